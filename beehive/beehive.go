@@ -214,11 +214,11 @@ func (b *Bus) Send(ctx context.Context, module string, m *model.Message) error {
 	if err != nil {
 		return err
 	}
-	return b.put(ctx, mem, m)
+	return b.deliver(ctx, mem, m)
 }
 
-// put adds a message to an inbox, and waits only if the inbox is full.
-func (b *Bus) put(ctx context.Context, mem *member, m *model.Message) error {
+// deliver adds a message to an inbox, and waits only if the inbox is full.
+func (b *Bus) deliver(ctx context.Context, mem *member, m *model.Message) error {
 	select {
 	case mem.inbox <- m:
 		return nil
@@ -281,7 +281,7 @@ func (b *Bus) SendToGroup(ctx context.Context, group string, m *model.Message) e
 	}
 	var errs []error
 	for _, mem := range members {
-		if err := b.put(ctx, mem, m); err != nil {
+		if err := b.deliver(ctx, mem, m); err != nil {
 			errs = append(errs, err)
 		}
 	}

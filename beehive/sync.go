@@ -67,7 +67,7 @@ func (b *Bus) SendSync(ctx context.Context, module string, m *model.Message) (*m
 		return nil, err
 	}
 	defer b.waiters.remove(m.Header.ID, w)
-	if err := b.put(ctx, mem, m); err != nil {
+	if err := b.deliver(ctx, mem, m); err != nil {
 		return nil, err
 	}
 	return b.await(ctx, mem, m, w)
@@ -124,7 +124,7 @@ func (b *Bus) SendToGroupSync(ctx context.Context, group string, m *model.Messag
 			return nil, err
 		}
 		defer b.waiters.remove(own.Header.ID, w)
-		if err := b.put(ctx, mem, &own); err != nil {
+		if err := b.deliver(ctx, mem, &own); err != nil {
 			errs = append(errs, err)
 			continue
 		}

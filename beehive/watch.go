@@ -117,12 +117,12 @@ func (b *Bus) checkModule(ctx context.Context, mem *member) {
 	}
 	if p, ok := mem.module.(Prober); ok && !v.asking {
 		v.asking = true
-		go b.ask(ctx, mem, p) // not awaited at the end: it may be stuck, which this is to find out
+		go b.callAlive(ctx, mem, p) // not awaited at the end: it may be stuck, which this is to find out
 	}
 }
 
-// ask calls a module's Alive.
-func (b *Bus) ask(ctx context.Context, mem *member, p Prober) {
+// callAlive calls a module's Alive.
+func (b *Bus) callAlive(ctx context.Context, mem *member, p Prober) {
 	ctx, cancel := context.WithTimeout(ctx, b.watch*9/10) // before the next check, to count a silence once
 	defer cancel()
 	err := func() (err error) {

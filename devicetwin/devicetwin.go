@@ -171,12 +171,12 @@ func (m *Module) Run(ctx context.Context) error {
 			}
 			return err
 		}
-		m.take(msg)
+		m.applyMessage(msg)
 	}
 }
 
-// take applies a message of metamanager, which has stored and acknowledged it, or of edgehub about the link.
-func (m *Module) take(msg *model.Message) {
+// applyMessage applies a message of metamanager, which has stored and acknowledged it, or of edgehub about the link.
+func (m *Module) applyMessage(msg *model.Message) {
 	if msg.Route.Operation == wire.OpConnect {
 		var state wire.LinkState
 		if err := json.Unmarshal(msg.ContentData(), &state); err == nil {
@@ -273,14 +273,14 @@ func (m *Module) setDevice(key resource.Key, data []byte, deleted bool) error {
 		e.device = d
 		protocols[d.Spec.Protocol.ProtocolName] = true
 		before := e.twin.Clone()
-		if changed, desired := e.twin.SetSpec(d, m.now(), &m.numbers.Counter); changed {
-			ahead, taken := m.mqtt.take(twin.FromNode)
+		if changed, desired := e.twin.SetSpec(d, m.nowMillis(), &m.numbers.Counter); changed {
+			ahead, taken := m.mqtt.stampOf(twin.FromNode)
 			e.twin.TakeDesired(desired, ahead, taken)
 			e.report.received(m.opts.Now(), desired...)
-			change.take(before, &e.twin, desired)
+			change.addChanged(before, &e.twin, desired)
 		}
 	}
-	m.tell(change)
+	m.notifyChanged(change)
 	m.mu.Unlock()
 	m.persist.mark(deviceID)
 	m.uplink.wake.Notify()
@@ -290,8 +290,8 @@ func (m *Module) setDevice(key resource.Key, data []byte, deleted bool) error {
 	return nil
 }
 
-// now is the time in milliseconds since 1970.
-func (m *Module) now() int64 { return m.opts.Now().UnixMilli() }
+// nowMillis is the time in milliseconds since 1970.
+func (m *Module) nowMillis() int64 { return m.opts.Now().UnixMilli() }
 
 // errNoDevice names a device that the node does not have.
 func errNoDevice(namespace, name string) error {
@@ -442,9 +442,9 @@ func (m *Module) load(ctx context.Context) error {
 		}
 		e.device = d
 		unmarked := !m.mqtt.behind && e.twin.UnmarkAhead()
-		changed, desired := e.twin.SetSpec(d, m.now(), &m.numbers.Counter)
+		changed, desired := e.twin.SetSpec(d, m.nowMillis(), &m.numbers.Counter)
 		if changed || unmarked {
-			ahead, taken := m.mqtt.take(twin.FromNode)
+			ahead, taken := m.mqtt.stampOf(twin.FromNode)
 			e.twin.TakeDesired(desired, ahead, taken)
 			m.persist.mark(deviceID)
 		}

@@ -14,8 +14,8 @@ type mqttSession struct {
 	behind bool
 }
 
-// take returns Ahead and Taken of something that comes now.
-func (s *mqttSession) take(from twin.Source) (ahead bool, at time.Time) {
+// stampOf returns Ahead and Taken of something that comes now.
+func (s *mqttSession) stampOf(from twin.Source) (ahead bool, at time.Time) {
 	if !s.used || from != twin.FromNode {
 		return false, time.Time{}
 	}

@@ -27,8 +27,8 @@ type Change struct {
 	Bound, Gone bool
 }
 
-// take adds the properties that changed.
-func (c *Change) take(before, after *twin.Twin, names []string) {
+// addChanged adds the properties that changed.
+func (c *Change) addChanged(before, after *twin.Twin, names []string) {
 	if len(names) == 0 {
 		return
 	}
@@ -38,8 +38,8 @@ func (c *Change) take(before, after *twin.Twin, names []string) {
 	}
 }
 
-// tell calls Options.Changed. mu is held.
-func (m *Module) tell(c Change) {
+// notifyChanged calls Options.Changed. mu is held.
+func (m *Module) notifyChanged(c Change) {
 	if m.opts.Changed != nil && (len(c.After) > 0 || c.Bound || c.Gone) {
 		m.opts.Changed(c)
 	}
@@ -62,7 +62,7 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 	}
 	before, next := &e.twin, e.twin.Clone()
 	some := len(reports)+len(desired) > 0
-	reports, desired = next.Newer(m.taken(reports), m.taken(desired), m.now())
+	reports, desired = next.Newer(m.withTimes(reports), m.withTimes(desired), m.nowMillis())
 	if some && len(reports)+len(desired) == 0 {
 		m.mu.Unlock()
 		return nil, fmt.Errorf("device %s: %w", deviceID, ErrNotNewer)
@@ -70,7 +70,7 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 	for _, list := range [][]twin.Report{reports, desired} {
 		for i := range list {
 			if list[i].Source == twin.FromWaiting && list[i].At == 0 {
-				list[i].At = m.now()
+				list[i].At = m.nowMillis()
 			}
 		}
 	}
@@ -99,14 +99,14 @@ func (m *Module) Update(namespace, name string, reports, desired []twin.Report) 
 	slices.Sort(changed)
 	changed = slices.Compact(changed)
 	c := Change{Namespace: namespace, Name: name}
-	c.take(before, next, changed)
+	c.addChanged(before, next, changed)
 	mark := marksNew(&e.twin, next, reports, desired)
 	e.twin = *next
 	e.report.changed(changed...)
 	m.history.add(deviceID, reports, m.opts.Now())
 	due := e.report.refresh(reports, m.opts.Now())
 	protocol := e.device.Spec.Protocol.ProtocolName
-	m.tell(c)
+	m.notifyChanged(c)
 	var done Stored
 	if len(changed) > 0 || mark {
 		done = m.persist.enqueue(deviceID)
@@ -134,11 +134,11 @@ func marksNew(before, after *twin.Twin, reports, desired []twin.Report) bool {
 	})
 }
 
-// taken returns reports with what is remembered of when they were taken. mu is held.
-func (m *Module) taken(reports []twin.Report) []twin.Report {
+// withTimes returns reports with what is remembered of when they were taken. mu is held.
+func (m *Module) withTimes(reports []twin.Report) []twin.Report {
 	out := slices.Clone(reports)
 	for i := range out {
-		out[i].Ahead, out[i].Taken = m.mqtt.take(out[i].Source)
+		out[i].Ahead, out[i].Taken = m.mqtt.stampOf(out[i].Source)
 	}
 	return out
 }
@@ -168,7 +168,7 @@ func (m *Module) UpdateState(namespace, name, state, message string, from twin.S
 		}
 		message = e.twin.StateMessage
 	}
-	changed, err := e.twin.SetState(state, message, m.now(), &m.numbers.Counter)
+	changed, err := e.twin.SetState(state, message, m.nowMillis(), &m.numbers.Counter)
 	if err == nil && !changed && e.report.outdatedState {
 		e.twin.StateVersion, changed = m.numbers.Next(), true
 	}
@@ -181,7 +181,7 @@ func (m *Module) UpdateState(namespace, name, state, message string, from twin.S
 	}
 	e.laterMessage = later
 	wasAhead := e.twin.StateAhead
-	e.twin.StateAhead, e.twin.StateTaken = m.mqtt.take(from)
+	e.twin.StateAhead, e.twin.StateTaken = m.mqtt.stampOf(from)
 	if !changed {
 		done := m.persist.settled(deviceID)
 		if e.twin.StateAhead && !wasAhead {

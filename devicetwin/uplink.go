@@ -359,7 +359,7 @@ func (u *uplink) batch(e *entry) (batch, error) {
 		messages: map[devicemsg.Kind]*model.Message{},
 	}
 	update := devicemsg.TwinUpdate{
-		EventID: uuid.NewString(), Timestamp: u.m.now(), Twin: map[string]*devicemsg.Twin{},
+		EventID: uuid.NewString(), Timestamp: u.m.nowMillis(), Twin: map[string]*devicemsg.Twin{},
 		Epoch: u.m.numbers.epoch,
 	}
 	now := u.m.opts.Now()
@@ -386,7 +386,10 @@ func (u *uplink) batch(e *entry) (batch, error) {
 	if e.report.state && !e.report.pausedUntil(devicemsg.KindState).After(now) {
 		b.state = e.twin.StateVersion
 		state := devicemsg.StateUpdate{
-			EventID: uuid.NewString(), Timestamp: u.m.now(), Epoch: u.m.numbers.epoch, Version: e.twin.StateVersion,
+			EventID:   uuid.NewString(),
+			Timestamp: u.m.nowMillis(),
+			Epoch:     u.m.numbers.epoch,
+			Version:   e.twin.StateVersion,
 		}
 		state.Device.Name, state.Device.State, state.Message = e.device.Name, e.twin.State, e.twin.StateMessage
 		if at := e.twin.LastOnline; at != 0 {

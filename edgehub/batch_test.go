@@ -52,7 +52,7 @@ func takeInTime(t *testing.T, q *sendQueue, send func()) []sent {
 	send()
 	time.Sleep(time.Minute) // of the simulated clock
 	close(done)
-	q.put(outgoing(model.OpQuery, "default/secret/end"))
+	q.enqueue(outgoing(model.OpQuery, "default/secret/end"))
 	taker.Wait()
 	return got
 }
@@ -73,19 +73,19 @@ func TestGather(t *testing.T) {
 		want    []sent
 	}{
 		"events": {true, func(q *sendQueue) {
-			q.put(eventMessage(0))
+			q.enqueue(eventMessage(0))
 			time.Sleep(30 * time.Millisecond)
-			q.put(eventMessage(1))
+			q.enqueue(eventMessage(1))
 			time.Sleep(10 * time.Millisecond)
-			q.put(outgoing(model.OpPatch, "default/podpatch/web"))
-			q.put(eventMessage(2))
+			q.enqueue(outgoing(model.OpPatch, "default/podpatch/web"))
+			q.enqueue(eventMessage(2))
 		}, []sent{
 			{40 * time.Millisecond, []string{"default/podpatch/web"}},
 			{eventGather, events(0, 3)},
 		}},
 		"many events": {true, func(q *sendQueue) {
 			for i := range 2*wire.BatchMax + 2 {
-				q.put(eventMessage(i))
+				q.enqueue(eventMessage(i))
 			}
 		}, []sent{
 			{0, events(0, wire.BatchMax)},
@@ -93,14 +93,14 @@ func TestGather(t *testing.T) {
 			{eventGather, events(2*wire.BatchMax, 2*wire.BatchMax+2)},
 		}},
 		"tokens": {true, func(q *sendQueue) {
-			q.put(tokenRequest("a"))
+			q.enqueue(tokenRequest("a"))
 			synctest.Wait()
-			q.put(tokenRequest("b"))
+			q.enqueue(tokenRequest("b"))
 			time.Sleep(time.Millisecond)
-			q.put(outgoing(model.OpPatch, "default/podpatch/web"))
-			q.put(tokenRequest("c"))
+			q.enqueue(outgoing(model.OpPatch, "default/podpatch/web"))
+			q.enqueue(tokenRequest("c"))
 			time.Sleep(30 * time.Second)
-			q.put(tokenRequest("d"))
+			q.enqueue(tokenRequest("d"))
 		}, []sent{
 			{0, []string{token + "a"}},
 			{time.Millisecond, []string{"default/podpatch/web"}},
@@ -108,18 +108,18 @@ func TestGather(t *testing.T) {
 			{30*time.Second + time.Millisecond, []string{token + "d"}},
 		}},
 		"plain": {false, func(q *sendQueue) {
-			q.put(eventMessage(0))
+			q.enqueue(eventMessage(0))
 			synctest.Wait()
-			q.put(eventMessage(1))
+			q.enqueue(eventMessage(1))
 			synctest.Wait()
-			q.put(tokenRequest("a"))
+			q.enqueue(tokenRequest("a"))
 			synctest.Wait()
-			q.put(tokenRequest("b"))
+			q.enqueue(tokenRequest("b"))
 		}, []sent{
 			{0, events(0, 1)}, {0, events(1, 2)}, {0, []string{token + "a"}}, {0, []string{token + "b"}},
 		}},
 		"link lost": {true, func(q *sendQueue) {
-			q.put(eventMessage(0))
+			q.enqueue(eventMessage(0))
 			time.Sleep(time.Millisecond)
 			q.setBatches(false)
 		}, []sent{{time.Millisecond, events(0, 1)}}},
@@ -140,7 +140,7 @@ func TestGather(t *testing.T) {
 // TestNotDue: events that are not due any more, because the link of now has batches, stay in the queue.
 func TestNotDue(t *testing.T) {
 	q := newSendQueue()
-	q.put(eventMessage(0))
+	q.enqueue(eventMessage(0))
 	q.setBatches(true)
 	q.eventSince = time.Now().Add(time.Hour)
 	if got := q.pop(); got != nil || q.len() != 1 {

@@ -98,7 +98,7 @@ func TestRequestsAreBounded(t *testing.T) {
 			t.Fatalf("add of request %d = false, want true", i)
 		}
 		if i%2 == 0 {
-			r.done(m.Header.ID)
+			r.forget(m.Header.ID)
 		}
 	}
 	left := r.drain()

@@ -26,7 +26,7 @@ func (m *Module) receiveAll(ctx context.Context) error {
 			}
 			return err
 		}
-		m.queue.put(msg)
+		m.queue.enqueue(msg)
 	}
 	return nil
 }
@@ -97,8 +97,8 @@ func (r *requests) add(msg *model.Message) bool {
 	return true
 }
 
-// done forgets a request.
-func (r *requests) done(id string) {
+// forget forgets a request.
+func (r *requests) forget(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.byID, id)

@@ -60,7 +60,7 @@ func isTokenRequest(m *model.Message) bool {
 
 // sendQueue holds the messages that wait for the link, by priority. So on a slow link, or with a rate limit, the most
 // urgent messages are sent first. Over a link with batches, events and requests for tokens are taken together, and wait
-// a moment for others. One goroutine calls put, another one wait and take.
+// a moment for others. One goroutine calls enqueue, another one wait and take.
 type sendQueue struct {
 	// added and taken are notified after each put and take.
 	added, taken notify.Signal
@@ -110,7 +110,7 @@ func (q *sendQueue) setBatches(batches bool) {
 	q.added.Notify()
 }
 
-func (q *sendQueue) put(m *model.Message) {
+func (q *sendQueue) enqueue(m *model.Message) {
 	q.mu.Lock()
 	p := priorityOf(m)
 	switch {

@@ -41,7 +41,7 @@ func TestPriorities(t *testing.T) {
 		outgoing(wire.OpInventory, wire.ResourceInventory),
 		outgoing(model.OpPatch, "default/podpatch/b"),
 	} {
-		q.put(m)
+		q.enqueue(m)
 	}
 	want := []string{
 		"query default/serviceaccounttoken/default", "response default/pod/b", "inventory null/inventory",
@@ -56,14 +56,14 @@ func TestPriorities(t *testing.T) {
 // TestNothingStarves: however many urgent messages come, each priority gets its turn.
 func TestNothingStarves(t *testing.T) {
 	q := newSendQueue()
-	q.put(outgoing(model.OpInsert, "default/event/a"))
-	q.put(outgoing(model.OpPatch, "default/podpatch/a"))
+	q.enqueue(outgoing(model.OpInsert, "default/event/a"))
+	q.enqueue(outgoing(model.OpPatch, "default/podpatch/a"))
 	at := map[priority]int{}
 	for i := 1; len(at) < 2; i++ {
 		if i > 4*maxPassed {
 			t.Fatalf("after %d urgent messages only the priorities %v had a turn", i, at)
 		}
-		q.put(outgoing(model.OpQuery, fmt.Sprintf("default/secret/%d", i)))
+		q.enqueue(outgoing(model.OpQuery, fmt.Sprintf("default/secret/%d", i)))
 		if p := priorityOf(q.pop()[0]); p != first {
 			at[p] = i
 		}
@@ -81,7 +81,7 @@ func TestQueueIsBounded(t *testing.T) {
 			if !q.room(t.Context()) {
 				t.Fatal("no room")
 			}
-			q.put(outgoing(model.OpQuery, "default/secret/a"))
+			q.enqueue(outgoing(model.OpQuery, "default/secret/a"))
 		}
 		var got sync.WaitGroup
 		entered := false

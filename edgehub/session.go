@@ -56,7 +56,7 @@ func (s *session) write(msgs []*model.Message, failed func(*model.Message, error
 			continue
 		}
 		for _, msg := range p.Carried {
-			s.requests.done(msg.Header.ID)
+			s.requests.forget(msg.Header.ID)
 			failed(msg, sendError(err))
 		}
 	}
@@ -138,7 +138,7 @@ func (m *Module) read(s *session) error {
 		}
 		for _, msg := range s.unpack(msg) {
 			if msg.IsResponse() {
-				s.requests.done(msg.Header.ParentID)
+				s.requests.forget(msg.Header.ParentID)
 			}
 			m.dispatch(s.ctx, msg)
 			if err := context.Cause(s.ctx); err != nil {

@@ -208,8 +208,8 @@ func TestAnswerOnFullDisk(t *testing.T) {
 // An answer for which nobody waits any more is not stored.
 func TestAbandonedAnswer(t *testing.T) {
 	var q questions
-	one := q.ask("a/secret/s")
-	q.done(one)
+	one := q.open("a/secret/s")
+	q.close(one)
 	if q.counts(one) {
 		t.Error("counts of a question that is done = true, want false")
 	}

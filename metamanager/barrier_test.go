@@ -94,10 +94,10 @@ func TestLanes(t *testing.T) {
 		}
 		first, second, later := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		var order []string
-		l.put("a", func() { <-first; order = append(order, "first") })
-		l.put("a", func() { <-second; order = append(order, "second"); panic("boom") })
+		l.enqueue("a", func() { <-first; order = append(order, "first") })
+		l.enqueue("a", func() { <-second; order = append(order, "second"); panic("boom") })
 		settled := l.idle()
-		l.put("b", func() { <-later })
+		l.enqueue("b", func() { <-later })
 		close(first)
 		if closed(settled) {
 			t.Error("settled does not wait for the second work of a key")
@@ -106,13 +106,14 @@ func TestLanes(t *testing.T) {
 		if !closed(settled) {
 			t.Error("settled waits for later work")
 		}
-		if err := l.do(t.Context(), "a", func() error { order = append(order, "third"); return nil }); err != nil {
+		third := func() error { order = append(order, "third"); return nil }
+		if err := l.runInTurn(t.Context(), "a", third); err != nil {
 			t.Errorf("do after a panic: %v, want nil", err)
 		}
 		if got := strings.Join(order, " "); got != "first second third" {
 			t.Errorf("order %q, want first second third", got)
 		}
-		if err := l.do(t.Context(), "a", func() error { panic("boom") }); err == nil {
+		if err := l.runInTurn(t.Context(), "a", func() error { panic("boom") }); err == nil {
 			t.Error("do of work that panics = nil, want an error")
 		}
 		close(later)

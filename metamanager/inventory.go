@@ -173,7 +173,7 @@ func (m *Module) reportStatuses(ctx context.Context, pods []wire.Held) {
 		}
 		wg.Go(func() {
 			defer func() { <-room }()
-			err := m.queues.do(ctx, outbox.ObjectOf(pod.Key), func() error { return m.reportStatus(ctx, pod) })
+			err := m.queues.runInTurn(ctx, outbox.ObjectOf(pod.Key), func() error { return m.reportStatus(ctx, pod) })
 			if err != nil && ctx.Err() == nil {
 				klog.ErrorS(err, "Pod status not reported again", "pod", pod.Key)
 			}

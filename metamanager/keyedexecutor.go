@@ -41,20 +41,20 @@ func newKeyedExecutor() *keyedExecutor {
 	return &keyedExecutor{room: make(chan struct{}, inHand), waiting: map[string][]work{}, open: map[int64]bool{}}
 }
 
-// put takes work on, and waits while too much is in hand.
-func (e *keyedExecutor) put(key string, do func()) {
+// enqueue takes work on, and waits while too much is in hand.
+func (e *keyedExecutor) enqueue(key string, do func()) {
 	e.room <- struct{}{}
-	e.begin(key, func() {
+	e.enqueueNow(key, func() {
 		defer func() { <-e.room }()
 		do()
 	})
 }
 
-// do has work done in its turn, and returns its error. It waits for no room, since those that have it may wait for
-// anyone who waits here. When ctx ends before, the work may yet be done. Work must not call do.
-func (e *keyedExecutor) do(ctx context.Context, key string, do func() error) error {
+// runInTurn has work done in its turn, and returns its error. It waits for no room, since those that have it may wait
+// for anyone who waits here. When ctx ends before, the work may yet be done. Work must not call runInTurn.
+func (e *keyedExecutor) runInTurn(ctx context.Context, key string, do func() error) error {
 	done := make(chan error, 1)
-	e.begin(key, func() {
+	e.enqueueNow(key, func() {
 		err := fmt.Errorf("%s: internal error", key)
 		defer func() { done <- err }() // also after a panic
 		err = do()
@@ -67,7 +67,7 @@ func (e *keyedExecutor) do(ctx context.Context, key string, do func() error) err
 	}
 }
 
-func (e *keyedExecutor) begin(key string, do func()) {
+func (e *keyedExecutor) enqueueNow(key string, do func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.last++
@@ -94,7 +94,7 @@ func (e *keyedExecutor) next(key string, done int64) (w work, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.open, done)
-	e.lift()
+	e.wakeWaiters()
 	queue := e.waiting[key]
 	if len(queue) == 0 {
 		delete(e.waiting, key)
@@ -111,12 +111,12 @@ func (e *keyedExecutor) idle() <-chan struct{} {
 	defer e.mu.Unlock()
 	done := make(chan struct{})
 	e.barriers = append(e.barriers, barrier{e.last, done})
-	e.lift()
+	e.wakeWaiters()
 	return done
 }
 
-// lift ends the waits for what is done; e.mu is held.
-func (e *keyedExecutor) lift() {
+// wakeWaiters ends the waits for what is done; e.mu is held.
+func (e *keyedExecutor) wakeWaiters() {
 	if len(e.barriers) == 0 {
 		return
 	}

@@ -143,7 +143,7 @@ func New(bus Bus, s Store, opts Options) *Module {
 		StoredUID: m.storedUID,
 		Refused:   opts.Refused,
 	})
-	m.tokens = tokens.New(m.ask)
+	m.tokens = tokens.New(m.askCloud)
 	m.rooms.init(opts.Memory)
 	return m
 }
@@ -171,7 +171,7 @@ func (m *Module) Run(ctx context.Context) error {
 			return err
 		}
 		m.noteLink(msg)
-		m.queues.put(outbox.ObjectOf(msg.Route.Resource), func() { m.handle(ctx, msg) })
+		m.queues.enqueue(outbox.ObjectOf(msg.Route.Resource), func() { m.handle(ctx, msg) })
 	}
 }
 
@@ -201,7 +201,7 @@ func (m *Module) handle(ctx context.Context, msg *model.Message) {
 	select {
 	case m.asking <- struct{}{}:
 	default:
-		m.answer(ctx,
+		m.respond(ctx,
 			msg.RespondError(m.Name(), fmt.Errorf("%s %s: %d requests wait for the cloud already", msg.Route.Operation,
 				key, asksMax)))
 		return
@@ -222,7 +222,7 @@ func (m *Module) serve(
 		if r := recover(); r != nil {
 			klog.ErrorS(nil, "Message made metamanager panic", "resource", msg.Route.Resource,
 				"operation", msg.Route.Operation, "panic", r, "stack", string(debug.Stack()))
-			m.answer(ctx,
+			m.respond(ctx,
 				msg.RespondError(m.Name(), fmt.Errorf("%s %s: internal error", msg.Route.Operation,
 					msg.Route.Resource)))
 		}
@@ -233,15 +233,15 @@ func (m *Module) serve(
 			klog.ErrorS(err, "Message failed", "resource", msg.Route.Resource,
 				"operation", msg.Route.Operation, "source", msg.Route.Source)
 		}
-		m.answer(ctx, msg.RespondError(m.Name(), err))
+		m.respond(ctx, msg.RespondError(m.Name(), err))
 		return
 	}
-	m.answer(ctx, msg.Respond(content))
+	m.respond(ctx, msg.Respond(content))
 }
 
-// answer sends an answer to the caller: on this device, or over the link. An answer without a waiter is dropped; it is
+// respond sends an answer to the caller: on this device, or over the link. An answer without a waiter is dropped; it is
 // not an error.
-func (m *Module) answer(ctx context.Context, msg *model.Message) {
+func (m *Module) respond(ctx context.Context, msg *model.Message) {
 	err := m.bus.SendResp(ctx, msg)
 	if errors.Is(err, beehive.ErrNoWaiter) && msg.Route.Group == model.GroupResource {
 		err = m.bus.Send(ctx, model.ModuleEdgeHub, msg)

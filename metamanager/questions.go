@@ -18,8 +18,8 @@ type question struct {
 	overtaken bool
 }
 
-// ask notes a question before it is sent; done is to be called with it.
-func (q *questions) ask(row string) *question {
+// open notes a question before it is sent; close is to be called with it.
+func (q *questions) open(row string) *question {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.byRow == nil {
@@ -30,8 +30,8 @@ func (q *questions) ask(row string) *question {
 	return one
 }
 
-// done forgets a question. An answer that comes after it is not stored.
-func (q *questions) done(one *question) {
+// close forgets a question. An answer that comes after it is not stored.
+func (q *questions) close(one *question) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	one.overtaken = true

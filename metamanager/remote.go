@@ -118,8 +118,8 @@ func unknownHere(typ string) bool {
 	return oursOnly(typ)
 }
 
-// ask asks the cloud, stores what it answers, and returns it.
-func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) (json.RawMessage, error) {
+// askCloud asks the cloud, stores what it answers, and returns it.
+func (m *Module) askCloud(ctx context.Context, key resource.Key, msg *model.Message) (json.RawMessage, error) {
 	link := m.link.get()
 	if !link.Connected ||
 		(oursOnly(key.Type) ||
@@ -133,8 +133,8 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 	if err != nil {
 		return nil, err
 	}
-	q := m.questions.ask(row)
-	defer m.questions.done(q)
+	q := m.questions.open(row)
+	defer m.questions.close(q)
 	// Under an id of its own: the one of msg is edged's, who waits for it.
 	content := msg.Content
 	if key.Type == resource.TypeSecret {
@@ -157,7 +157,7 @@ func (m *Module) ask(ctx context.Context, key resource.Key, msg *model.Message) 
 		if key.Type == resource.TypeServiceAccountToken {
 			pod = tokens.BoundPod(msg.ContentData())
 		}
-		err := m.queues.do(ctx, answerLane(key, pod), func() (err error) {
+		err := m.queues.runInTurn(ctx, answerLane(key, pod), func() (err error) {
 			if ctx.Err() != nil { // nobody waits for it any more
 				return ctx.Err()
 			}
@@ -294,7 +294,7 @@ func (m *Module) remote(ctx context.Context, how route, key resource.Key, msg *m
 		return m.askWhatIsMissing(ctx, key, msg)
 	case cloudFirst:
 		asked, cancel := context.WithTimeout(ctx, m.patience(ctx, key))
-		data, err := m.ask(asked, key, msg)
+		data, err := m.askCloud(asked, key, msg)
 		cancel()
 		if err == nil && key.Type == resource.TypeSecret {
 			return m.orStored(ctx, key, msg, data)
@@ -313,7 +313,7 @@ func (m *Module) remote(ctx context.Context, how route, key resource.Key, msg *m
 	if key.Type == resource.TypeLease && m.link.get().Features.Lease {
 		return leaseKept(msg)
 	}
-	return m.ask(ctx, key, msg)
+	return m.askCloud(ctx, key, msg)
 }
 
 // patience returns how long the cloud gets to answer a question.
@@ -367,7 +367,7 @@ func (m *Module) askWhatIsMissing(ctx context.Context, key resource.Key, msg *mo
 	if !missing && (key.Type != resource.TypeServiceAccountToken || m.tokens.Keep(stored, m.opts.Now())) {
 		return stored, nil
 	}
-	ask := m.ask
+	ask := m.askCloud
 	if key.Type == resource.TypeServiceAccountToken {
 		ask = m.tokens.Ask
 	}

@@ -64,8 +64,8 @@ func limited(typ string) bool {
 	return typ == resource.TypePod || typ == resource.TypeConfigMap || typ == resource.TypeSecret
 }
 
-// of returns the room for a type; nil for a type without a limit.
-func (r *rooms) of(typ string) *room {
+// forType returns the room for a type; nil for a type without a limit.
+func (r *rooms) forType(typ string) *room {
 	switch typ {
 	case resource.TypePod:
 		return &r.pods
@@ -128,8 +128,8 @@ func (r *room) put(key string, h *counted) {
 	r.byNamespace[h.namespace] += h.size
 }
 
-// take counts an object if it fits in place of what is stored under its key. Otherwise it returns why it does not.
-func (r *room) take(key string, h counted) error {
+// reserve counts an object if it fits in place of what is stored under its key. Otherwise it returns why it does not.
+func (r *room) reserve(key string, h counted) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.fits(key, h); err != nil {
@@ -234,7 +234,7 @@ type replaced struct {
 // makeRoom decides what is to be stored of an object that the cloud has sent, and counts it. It is called in the
 // object's turn.
 func (m *Module) makeRoom(ctx context.Context, in *incoming) (replaced, error) {
-	r := m.rooms.of(in.key.Type)
+	r := m.rooms.forType(in.key.Type)
 	if r == nil {
 		return replaced{data: in.data, whole: true, undo: func() {}}, nil
 	}
@@ -261,7 +261,7 @@ func (m *Module) makeRoom(ctx context.Context, in *incoming) (replaced, error) {
 		data, err := m.refuse(in.key, s, in.data, stored.stub.Message)
 		return replaced{data: data, undo: undo}, err
 	}
-	why := r.take(name, s.counted)
+	why := r.reserve(name, s.counted)
 	m.noteRoom(name, why)
 	if why == nil {
 		return replaced{data: in.data, whole: true, undo: undo}, nil
@@ -305,7 +305,7 @@ func (m *Module) refuse(key resource.Key, s *sized, data []byte, message string)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
 	}
-	m.rooms.of(key.Type).set(key.String(), &h)
+	m.rooms.forType(key.Type).set(key.String(), &h)
 	return data, nil
 }
 
@@ -339,7 +339,7 @@ func (m *Module) stored(ctx context.Context, key resource.Key) (*sized, error) {
 
 // roomGone stops counting an object that is not stored any more.
 func (m *Module) roomGone(ctx context.Context, key resource.Key) {
-	r := m.rooms.of(key.Type)
+	r := m.rooms.forType(key.Type)
 	if r == nil || m.loadRooms(ctx) != nil {
 		return
 	}
@@ -371,7 +371,7 @@ func (m *Module) noteRoom(object string, why error) {
 // stubAnswer returns the answer to a query whose stored value is the stub of a ConfigMap or a Secret: "not found" if
 // there is room now, so that the cloud is asked, and "too large" otherwise. For any other value it returns nil.
 func (m *Module) stubAnswer(ctx context.Context, key resource.Key, value []byte) (json.RawMessage, error) {
-	if key.Type == resource.TypePod || m.rooms.of(key.Type) == nil || !bytes.Contains(value, []byte(`"refused: `)) {
+	if key.Type == resource.TypePod || m.rooms.forType(key.Type) == nil || !bytes.Contains(value, []byte(`"refused: `)) {
 		return nil, nil
 	}
 	s, err := measure(key, value)
@@ -383,7 +383,7 @@ func (m *Module) stubAnswer(ctx context.Context, key resource.Key, value []byte)
 	}
 	whole := s.counted
 	whole.size = s.stub.Size
-	if m.rooms.of(key.Type).check(key.String(), whole) == nil {
+	if m.rooms.forType(key.Type).check(key.String(), whole) == nil {
 		return notFound(key)
 	}
 	return tooLargeAnswer(key, s.stub.Message)
@@ -418,7 +418,7 @@ func (m *Module) loadRooms(ctx context.Context) error {
 		return nil
 	}
 	for _, typ := range []string{resource.TypePod, resource.TypeConfigMap, resource.TypeSecret} {
-		r := m.rooms.of(typ)
+		r := m.rooms.forType(typ)
 		err := m.store.Each(ctx, typ, func(row store.Meta) error {
 			key, err := resource.Parse(row.Key)
 			if err != nil {

@@ -389,7 +389,7 @@ func FuzzRoom(f *testing.F) {
 			h := counted{namespace: fmt.Sprint(b % 3), size: int(b) * 2}
 			if b%7 == 0 {
 				r.set(key, nil)
-			} else if before, _ := r.get(key); r.take(key, h) == nil && r.all > r.most && h.size > before.size {
+			} else if before, _ := r.get(key); r.reserve(key, h) == nil && r.all > r.most && h.size > before.size {
 				t.Fatalf("%d of %d bytes were given away", r.all, r.most)
 			}
 			sum := 0

@@ -195,7 +195,7 @@ func (a *api) replace(ctx context.Context, now, next *unstructured.Unstructured)
 
 // update is replace, but fails if now is not what is there.
 func (a *api) update(ctx context.Context, now, next *unstructured.Unstructured) error {
-	if _, err := a.put(ctx, now, next); err != nil {
+	if _, err := a.sendUpdate(ctx, now, next); err != nil {
 		return fmt.Errorf("replace %s: %w", refOf(now), err)
 	}
 	return nil
@@ -203,14 +203,14 @@ func (a *api) update(ctx context.Context, now, next *unstructured.Unstructured) 
 
 // tryUpdate returns the error of update, without writing anything.
 func (a *api) tryUpdate(ctx context.Context, now, next *unstructured.Unstructured) error {
-	if _, err := a.put(ctx, now, next, metav1.DryRunAll); err != nil {
+	if _, err := a.sendUpdate(ctx, now, next, metav1.DryRunAll); err != nil {
 		return fmt.Errorf("replace %s (dry run): %w", refOf(now), err)
 	}
 	return nil
 }
 
-// put sends an update and returns what the object is then.
-func (a *api) put(ctx context.Context, now, next *unstructured.Unstructured, dryRun ...string) (
+// sendUpdate sends an update and returns what the object is then.
+func (a *api) sendUpdate(ctx context.Context, now, next *unstructured.Unstructured, dryRun ...string) (
 	*unstructured.Unstructured, error,
 ) {
 	client, err := a.clientFor(refOf(now))

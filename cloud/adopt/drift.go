@@ -85,7 +85,8 @@ func (a *Adoption) drifts(ctx context.Context, p *Plan, j *journal) ([]drift, er
 		if s.Original == nil || s.Kind == crdKind {
 			continue
 		}
-		want, err := a.api.put(ctx, now, s.Object, metav1.DryRunAll) // with the defaults that the API server sets
+		// with the defaults that the API server sets
+		want, err := a.api.sendUpdate(ctx, now, s.Object, metav1.DryRunAll)
 		if isUnchangeable(err) {
 			want, err = s.Object, nil // what cannot be changed is not edgecore's
 		}

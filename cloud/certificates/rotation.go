@@ -210,7 +210,7 @@ func (a *Authority) applyCA(data map[string][]byte) {
 	a.ca.Store(next)
 	klog.InfoS("CA of the link changed", "serial", next.cert.SerialNumber, "alsoTrusted", len(next.previous))
 	a.refreshSoon() // the server's certificate and the general token
-	a.changed.call()
+	a.changed.callSubscribers()
 }
 
 func sameCerts(a, b []*x509.Certificate) bool {

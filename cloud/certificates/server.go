@@ -112,9 +112,9 @@ func (s *endpoints) node(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusUnauthorized)
 			return
 		}
-		taken, err = s.taken(r.Context(), name)
+		taken, err = s.nameTaken(r.Context(), name)
 	case !s.opts.ProtectTaken:
-		taken, err = s.taken(r.Context(), name)
+		taken, err = s.nameTaken(r.Context(), name)
 	}
 	switch {
 	case err != nil:
@@ -128,7 +128,7 @@ func (s *endpoints) node(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *endpoints) taken(ctx context.Context, name string) (bool, error) {
+func (s *endpoints) nameTaken(ctx context.Context, name string) (bool, error) {
 	_, err := s.nodes.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -300,7 +300,7 @@ func (s *endpoints) checkTaken(ctx context.Context, node string) error {
 	if !s.opts.ProtectTaken {
 		return nil
 	}
-	taken, err := s.taken(ctx, node)
+	taken, err := s.nameTaken(ctx, node)
 	if err != nil {
 		return fmt.Errorf("node %s: %w", node, err)
 	}

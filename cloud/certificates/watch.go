@@ -79,7 +79,7 @@ func (a *Authority) apply(obj any, deleted bool) {
 			data = nil
 		}
 		a.setRevocations(data)
-		a.changed.call()
+		a.changed.callSubscribers()
 	case caSecret.name:
 		if deleted {
 			klog.ErrorS(errors.New("the secret was deleted"),
@@ -113,7 +113,7 @@ func (l *listener) set(f func()) {
 	l.f = f
 }
 
-func (l *listener) call() {
+func (l *listener) callSubscribers() {
 	l.mu.Lock()
 	f := l.f
 	l.mu.Unlock()

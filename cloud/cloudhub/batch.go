@@ -53,9 +53,9 @@ func (b *batch) opened(n int) {
 	b.changed.Notify()
 }
 
-// take returns the requests that are done since the last call, and whether others are not. If others are not, and the
-// caller may still wait for them, it returns none. waiting reports whether it left answers.
-func (b *batch) take(mayWait bool) (done []carriedOut, waiting, open bool) {
+// takeDone returns the requests that are done since the last call, and whether others are not. If others are not, and
+// the caller may still wait for them, it returns none. waiting reports whether it left answers.
+func (b *batch) takeDone(mayWait bool) (done []carriedOut, waiting, open bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if open = b.open > 0; open && mayWait {
@@ -91,7 +91,7 @@ func (s *session) takeBatch(m *model.Message) (cost int) {
 			continue
 		}
 		b.opened(1)
-		s.executor.put(one, b, s.stall)
+		s.executor.enqueue(one, b, s.stall)
 		s.resumeReading()
 	}
 	b.opened(-1)
@@ -111,7 +111,7 @@ func (s *session) answerBatch(b *batch) {
 		case <-timer.C:
 			mayWait = false
 		}
-		done, waiting, open := b.take(mayWait)
+		done, waiting, open := b.takeDone(mayWait)
 		if waiting && !timed {
 			timer.Reset(b.gather)
 			timed = true
@@ -148,7 +148,7 @@ func (s *session) deliverAll(done []carriedOut) {
 		}
 	}
 	for _, c := range done {
-		s.executor.settle(c.request)
+		s.executor.finishBatched(c.request)
 	}
 }
 

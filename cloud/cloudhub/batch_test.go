@@ -293,12 +293,12 @@ func TestEventsLast(t *testing.T) {
 		})
 		b := &batch{}
 		for i := range 2 * eventsParallel {
-			l.put(event(fmt.Sprint("event", i)), b, func() {})
+			l.enqueue(event(fmt.Sprint("event", i)), b, func() {})
 		}
 		synctest.Wait() // half of them have begun, and the others wait
 		const statuses = executorParallel - eventsParallel
 		for i := range statuses {
-			l.put(named(fmt.Sprint("status", i), model.OpPatch, fmt.Sprint("default/podpatch/p", i)), b, func() {})
+			l.enqueue(named(fmt.Sprint("status", i), model.OpPatch, fmt.Sprint("default/podpatch/p", i)), b, func() {})
 		}
 		synctest.Wait()
 		if len(order) != executorParallel || most != eventsParallel {
@@ -307,9 +307,9 @@ func TestEventsLast(t *testing.T) {
 		}
 		order = nil
 		for i := range eventsLast + 2 {
-			l.put(named(fmt.Sprint("later", i), model.OpPatch, fmt.Sprint("default/podpatch/l", i)), nil, func() {})
+			l.enqueue(named(fmt.Sprint("later", i), model.OpPatch, fmt.Sprint("default/podpatch/l", i)), nil, func() {})
 		}
-		l.put(event("alone"), nil, func() {})
+		l.enqueue(event("alone"), nil, func() {})
 		for range eventsLast + 3 + 2*eventsParallel + executorParallel {
 			select {
 			case release <- struct{}{}:

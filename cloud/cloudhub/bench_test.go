@@ -106,15 +106,15 @@ func BenchmarkIdleSession(b *testing.B) {
 		b.ReportMetric(connected.Sub(began).Seconds(), "s-handshakes")
 		b.ReportMetric(time.Since(connected).Seconds(), "s-resync")
 		var bytes int64
-		for _, s := range c.hub.all() {
+		for _, s := range c.hub.allSessions() {
 			stats := s.conn.Stats()
 			bytes += stats.BytesReceived + stats.BytesSent
 		}
 		b.ReportMetric(float64(bytes)/nodes, "B/connect")
 		with := heap()
 		// Without the cloud's end of the sessions, the edges' ends still there.
-		for _, s := range c.hub.all() {
-			s.end(wire.CloseGoingAway, "measured")
+		for _, s := range c.hub.allSessions() {
+			s.closeLink(wire.CloseGoingAway, "measured")
 		}
 		wait.True(b, "all sessions to end", func() bool { return len(c.hub.Connected()) == 0 })
 		without := heap()

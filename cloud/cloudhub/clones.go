@@ -345,5 +345,5 @@ func (h *Hub) ToRecord(node string, have Record) (next Record, wait time.Duratio
 
 // replaced ends a session that another cloudcore has replaced.
 func (s *session) replaced() {
-	s.end(wire.CloseReplaced, fmt.Sprintf("a newer connection of %s, to another cloudcore, took over", s.node))
+	s.closeLink(wire.CloseReplaced, fmt.Sprintf("a newer connection of %s, to another cloudcore, took over", s.node))
 }

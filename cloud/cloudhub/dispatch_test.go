@@ -272,18 +272,18 @@ func TestTombstoneWithoutNamespace(t *testing.T) {
 
 func TestKinds(t *testing.T) {
 	var k kinds
-	if v, kind := k.of("lamp"); v != "" || kind != "" {
+	if v, kind := k.ofType("lamp"); v != "" || kind != "" {
 		t.Errorf("a lamp is %q %q before one was seen, want both empty", v, kind)
 	}
 	k.saw(Ref{Key: resource.Key{Type: "lamp"}, APIVersion: "example.com/v1", Kind: "Lamp"})
-	if v, kind := k.of("lamp"); v != "example.com/v1" || kind != "Lamp" {
+	if v, kind := k.ofType("lamp"); v != "example.com/v1" || kind != "Lamp" {
 		t.Errorf("a lamp is %s %s, want example.com/v1 Lamp", v, kind)
 	}
 	k.saw(Ref{Key: resource.Key{Type: "pod"}, APIVersion: "v9", Kind: "Nonsense"})
-	if v, kind := k.of("device"); v != "devices.kubeedge.io/v1beta1" || kind != "Device" {
+	if v, kind := k.ofType("device"); v != "devices.kubeedge.io/v1beta1" || kind != "Device" {
 		t.Errorf("a device is %s %s, want devices.kubeedge.io/v1beta1 Device", v, kind)
 	}
-	if v, kind := k.of("pod"); v != "v1" || kind != "Pod" {
+	if v, kind := k.ofType("pod"); v != "v1" || kind != "Pod" {
 		t.Errorf("a pod is %s %s, want v1 Pod", v, kind)
 	}
 }

@@ -34,8 +34,8 @@ type Object struct {
 	Done func()
 }
 
-// done calls Done.
-func (o *Object) done() {
+// callDone calls Done.
+func (o *Object) callDone() {
 	if o != nil && o.Done != nil {
 		o.Done()
 	}

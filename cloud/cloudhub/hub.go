@@ -203,9 +203,9 @@ func New(opts Options) (*Hub, error) {
 	return h, nil
 }
 
-// moment converts a time to a number, and at converts it back.
-func (h *Hub) moment(t time.Time) int64  { return int64(t.Sub(h.epoch)) }
-func (h *Hub) at(moment int64) time.Time { return h.epoch.Add(time.Duration(moment)) }
+// moment converts a time to a number, and timeOf converts it back.
+func (h *Hub) moment(t time.Time) int64      { return int64(t.Sub(h.epoch)) }
+func (h *Hub) timeOf(moment int64) time.Time { return h.epoch.Add(time.Duration(moment)) }
 
 // Run ends silent sessions and renews leases until its context ends; then it ends all sessions and waits for them.
 func (h *Hub) Run(ctx context.Context) error {
@@ -260,7 +260,7 @@ func (h *Hub) forgetGoneNow(ctx context.Context) bool {
 // forgetIfGone drops the records of a node that has no Node object.
 func (h *Hub) forgetIfGone(node string) {
 	object, err := h.opts.Downstream.Object(node, nodeKey(node))
-	object.done()
+	object.callDone()
 	if err == nil && object == nil {
 		klog.V(2).InfoS("Records of a deleted node dropped", "node", node)
 		h.opts.Records.Forget(node)
@@ -272,9 +272,9 @@ func (h *Hub) shutdown() {
 	h.mu.Lock()
 	h.closed = true
 	h.mu.Unlock()
-	all := h.all()
+	all := h.allSessions()
 	for _, s := range all {
-		s.end(wire.CloseGoingAway, "cloudcore stops")
+		s.closeLink(wire.CloseGoingAway, "cloudcore stops")
 	}
 	for _, s := range all {
 		<-s.done
@@ -293,7 +293,7 @@ func (h *Hub) connected() int {
 // are returned. What it returns owns the listener, and must be closed.
 func (h *Hub) Arrivals(l net.Listener) net.Listener { return h.arrivals.Listen(l) }
 
-func (h *Hub) all() []*session {
+func (h *Hub) allSessions() []*session {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := make([]*session, 0, len(h.sessions))
@@ -366,13 +366,13 @@ func (h *Hub) Disconnect(node, reason string) {
 	h.clones.forget(node)
 	if s := h.session(node); s != nil {
 		s.dismissed.Store(true)
-		s.end(wire.ClosePolicy, reason)
+		s.closeLink(wire.ClosePolicy, reason)
 	}
 }
 
 // Connected lists the nodes with a session, unordered.
 func (h *Hub) Connected() []string {
-	all := h.all()
+	all := h.allSessions()
 	names := make([]string, len(all))
 	for i, s := range all {
 		names[i] = s.node
@@ -441,23 +441,23 @@ func (h *Hub) open(ctx context.Context, node string, until time.Time, conn wire.
 	s := newSession(h, node, conn)
 	if !until.IsZero() {
 		s.expire = time.AfterFunc(time.Until(until), func() {
-			s.end(wire.ClosePolicy,
+			s.closeLink(wire.ClosePolicy,
 				fmt.Sprintf("the certificate of this connection expired at %s: connect with a newer one, or join again",
 					until.UTC().Format(time.RFC3339)))
 		})
 	}
-	s.detach = context.AfterFunc(ctx, func() { s.end(wire.CloseGoingAway, "cloudcore stops") })
+	s.detach = context.AfterFunc(ctx, func() { s.closeLink(wire.CloseGoingAway, "cloudcore stops") })
 	older, err := h.register(s)
 	if err != nil {
 		h.metrics.refused.WithLabelValues("limit").Inc()
 		klog.InfoS("Node refused", "node", node, "remote", conn.RemoteAddr(), "err", err)
-		s.end(wire.CloseTryLater, err.Error())
+		s.closeLink(wire.CloseTryLater, err.Error())
 		<-s.closed
 		s.release()
 		return nil
 	}
 	if older != nil {
-		older.end(wire.CloseReplaced, fmt.Sprintf("a newer connection of %s from %s took over", node,
+		older.closeLink(wire.CloseReplaced, fmt.Sprintf("a newer connection of %s from %s took over", node,
 			conn.RemoteAddr()))
 		timer := time.NewTimer(waitForOlder)
 		select {
@@ -488,6 +488,6 @@ func (h *Hub) kubeCAAnswer(m *model.Message) *model.Message {
 
 // ref returns what the records need about an object.
 func (h *Hub) ref(key resource.Key, uid types.UID, rv string) Ref {
-	apiVersion, kind := h.kinds.of(key.Type)
+	apiVersion, kind := h.kinds.ofType(key.Type)
 	return Ref{Key: key, UID: uid, APIVersion: apiVersion, Kind: kind, ResourceVersion: rv}
 }

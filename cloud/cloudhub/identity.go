@@ -112,8 +112,8 @@ var ErrTryLater = errors.New("try again later")
 // gatePatience is the timeout for a gate to admit a connection.
 const gatePatience = 10 * time.Second
 
-// pass asks the gate about a connection that admit let in.
-func (h *Hub) pass(ctx context.Context, node string, cert *x509.Certificate, from netip.Prefix) *refusal {
+// checkGate asks the gate about a connection that admit let in.
+func (h *Hub) checkGate(ctx context.Context, node string, cert *x509.Certificate, from netip.Prefix) *refusal {
 	if h.opts.Gate == nil {
 		return nil
 	}
@@ -143,7 +143,7 @@ type identified struct {
 
 // Recheck asks the gate about all sessions and ends those that it now refuses. It does not block.
 func (h *Hub) Recheck() {
-	for _, s := range h.all() {
+	for _, s := range h.allSessions() {
 		s.recheck()
 	}
 }
@@ -180,7 +180,7 @@ func (s *session) recheck() {
 		return
 	}
 	if err := s.hub.opts.Gate.Check(s.node, conn.cert); err != nil {
-		s.end(wire.ClosePolicy, err.Error())
+		s.closeLink(wire.ClosePolicy, err.Error())
 	}
 }
 
@@ -213,7 +213,7 @@ type refusedLog struct {
 	logged map[string]time.Time
 }
 
-func (l *refusedLog) say(remote, node string, why *refusal) {
+func (l *refusedLog) logRefusal(remote, node string, why *refusal) {
 	if l.shouldLog(node+" "+why.cause, time.Now()) {
 		klog.InfoS("Connection refused", "remote", remote, "node", node, "why", why.text)
 	}

@@ -114,7 +114,7 @@ func (k *kinds) readInventory(content []byte) (*inventoried, error) {
 func (s *session) takeInventory(m *model.Message) (cost int) {
 	i, err := s.hub.kinds.readInventory(m.ContentData())
 	if err != nil {
-		s.end(wire.CloseMalformed, "the inventory cannot be read: "+clipText(err.Error(), 80))
+		s.closeLink(wire.CloseMalformed, "the inventory cannot be read: "+clipText(err.Error(), 80))
 		return 1
 	}
 	if i.nameless > 0 {

@@ -72,9 +72,9 @@ func newKeyedExecutor(handle func(pendingRequest)) *keyedExecutor {
 	return l
 }
 
-// put adds a request; it blocks while the node has too many unanswered ones, and calls waits before it does. Only one
-// goroutine may call it. A request of a batch counts until settle is called with it.
-func (l *keyedExecutor) put(m *model.Message, b *batch, waits func()) {
+// enqueue adds a request; it blocks while the node has too many unanswered ones, and calls waits before it does. Only
+// one goroutine may call it. A request of a batch counts until finishBatched is called with it.
+func (l *keyedExecutor) enqueue(m *model.Message, b *batch, waits func()) {
 	r := pendingRequest{m, time.Now(), b}
 	size := r.size()
 	name := executorKey(m)
@@ -148,7 +148,7 @@ func (l *keyedExecutor) startWorker() {
 	if l.mayStart() && l.workers-l.paused < executorParallel && !l.closed {
 		l.workers++
 		l.idle.Add(1)
-		go l.work()
+		go l.runRequests()
 	}
 }
 
@@ -169,8 +169,8 @@ func (l *keyedExecutor) pause() (resume func()) {
 	}
 }
 
-// work handles requests until none waits, or enough other workers run.
-func (l *keyedExecutor) work() {
+// runRequests handles requests until none waits, or enough other workers run.
+func (l *keyedExecutor) runRequests() {
 	defer l.idle.Done()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -206,8 +206,8 @@ func (l *keyedExecutor) work() {
 	l.workers--
 }
 
-// settle ends a request of a batch: its answer has been written, or there is none.
-func (l *keyedExecutor) settle(r pendingRequest) {
+// finishBatched ends a request of a batch: its answer has been written, or there is none.
+func (l *keyedExecutor) finishBatched(r pendingRequest) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.answered(r)
@@ -220,7 +220,7 @@ func (l *keyedExecutor) answered(r pendingRequest) {
 	l.room.Signal()
 }
 
-// close drops waiting requests; put returns at once from now on.
+// close drops waiting requests; enqueue returns at once from now on.
 func (l *keyedExecutor) close() {
 	l.mu.Lock()
 	l.closed = true

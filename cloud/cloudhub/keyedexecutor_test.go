@@ -28,7 +28,7 @@ func TestQueriesInParallel(t *testing.T) {
 				running.Add(-1)
 			})
 			for range 5 {
-				l.put(nodeRequest(operation, "default/serviceaccounttoken/default"), nil, func() {})
+				l.enqueue(nodeRequest(operation, "default/serviceaccounttoken/default"), nil, func() {})
 			}
 			synctest.Wait()
 			if got := running.Load(); got != want {
@@ -60,7 +60,7 @@ func TestQueriesFirst(t *testing.T) {
 		})
 		put := func(operation string, n int) {
 			for i := range n {
-				l.put(nodeRequest(operation, fmt.Sprintf("default/pod/%s-%d", operation, i)), nil, func() {})
+				l.enqueue(nodeRequest(operation, fmt.Sprintf("default/pod/%s-%d", operation, i)), nil, func() {})
 			}
 		}
 		put(model.OpDelete, executorParallel) // takes all workers
@@ -100,7 +100,7 @@ func TestPause(t *testing.T) {
 		})
 		const requests = executorPaused + 2*executorParallel
 		for i := range requests {
-			l.put(nodeRequest(model.OpQuery, fmt.Sprintf("default/secret/s%d", i)), nil, func() {})
+			l.enqueue(nodeRequest(model.OpQuery, fmt.Sprintf("default/secret/s%d", i)), nil, func() {})
 		}
 		synctest.Wait()
 		// The last ones find no room to pause.

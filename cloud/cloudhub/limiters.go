@@ -17,8 +17,8 @@ type limiters struct {
 	nodes map[string]*rate.Limiter
 }
 
-// of returns a node's limiter. It keeps up to twice as many as nodes may be connected.
-func (l *limiters) of(node string, nodes int) *rate.Limiter {
+// forNode returns a node's limiter. It keeps up to twice as many as nodes may be connected.
+func (l *limiters) forNode(node string, nodes int) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if found, ok := l.nodes[node]; ok {

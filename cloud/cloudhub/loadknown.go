@@ -25,7 +25,7 @@ func (s *session) loadKnown() {
 	}
 	held, err := s.hub.opts.Records.Held(s.ctx, s.node)
 	if err != nil {
-		s.end(wire.CloseTryLater, fmt.Sprintf("cannot read what this node holds: %v", err))
+		s.closeLink(wire.CloseTryLater, fmt.Sprintf("cannot read what this node holds: %v", err))
 		return
 	}
 	// Each connect sends the Node object: KubeEdge's edgecore, with an empty store, cannot register without it

@@ -98,7 +98,7 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	var nodes, waiting, unacked, requests int
-	for _, s := range m.hub.all() {
+	for _, s := range m.hub.allSessions() {
 		nodes++
 		requests += s.executor.unanswered()
 		s.mu.Lock()
@@ -152,8 +152,8 @@ func (m *metrics) started(s *session) {
 	m.mu.Unlock()
 }
 
-// ended keeps the counts of an ended session.
-func (m *metrics) ended(s *session) {
+// addEnded keeps the counts of an ended session.
+func (m *metrics) addEnded(s *session) {
 	m.mu.Lock()
 	m.past.add(s)
 	delete(m.live, s)

@@ -111,7 +111,7 @@ func (s *session) lookUp(l lookup) bool {
 		s.doubtfulLookups--
 	}
 	if s.ended {
-		l.object.done()
+		l.object.callDone()
 		return false
 	}
 	s.looked = append(s.looked, l)
@@ -210,7 +210,7 @@ func (s *session) onWake() {
 func (s *session) write(a answer) {
 	err := s.conn.Write(a.m)
 	if err != nil && fatal(err) {
-		s.end(wire.CloseGoingAway, err.Error())
+		s.closeLink(wire.CloseGoingAway, err.Error())
 	}
 	if a.written != nil {
 		a.written <- err
@@ -237,7 +237,7 @@ func (s *session) push(l lookup) {
 		s.mu.Unlock()
 		return
 	}
-	defer object.done()
+	defer object.callDone()
 	s.looked, s.later = append(s.looked, s.later...), nil // this may be what they wait for
 	if _, held := s.queue.Held(key); !held && l.err == nil && object != nil && !l.recorded && !s.features.Inventory {
 		l.err = errNotRecorded
@@ -328,7 +328,7 @@ func (s *session) send(key resource.Key, act queue.Action, object *Object) {
 		s.hub.kinds.saw(object.Ref)
 		m = pushMessage(key, act, object.JSON, object.APIVersion, object.Kind)
 	} else {
-		apiVersion, kind := s.hub.kinds.of(key.Type)
+		apiVersion, kind := s.hub.kinds.ofType(key.Type)
 		var last json.RawMessage
 		if s.hub.opts.Removed != nil {
 			last = s.hub.opts.Removed(key, act.State.UID)
@@ -342,7 +342,7 @@ func (s *session) send(key resource.Key, act queue.Action, object *Object) {
 	switch {
 	case err == nil:
 	case fatal(err):
-		s.end(wire.CloseGoingAway, err.Error())
+		s.closeLink(wire.CloseGoingAway, err.Error())
 	default:
 		s.mu.Lock()
 		s.queue.Nack(act.ID, time.Now())

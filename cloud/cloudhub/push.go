@@ -85,7 +85,7 @@ var usualKinds = map[string]apiKind{
 	"endpointslice":                    {"discovery.k8s.io/v1", "EndpointSlice"},
 }
 
-func (k *kinds) of(typ string) (apiVersion, kind string) {
+func (k *kinds) ofType(typ string) (apiVersion, kind string) {
 	if v, ok := usualKinds[typ]; ok {
 		return v.apiVersion, v.kind
 	}
@@ -102,7 +102,7 @@ func (k *kinds) pushed(typ string) bool {
 	case resource.TypePersistentVolume, resource.TypePersistentVolumeClaim, resource.TypeVolumeAttachment:
 		return false
 	}
-	_, kind := k.of(typ)
+	_, kind := k.ofType(typ)
 	return kind != ""
 }
 

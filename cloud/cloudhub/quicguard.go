@@ -110,7 +110,7 @@ func (h *Hub) relieve(ctx context.Context, g *quicGuard, state heapState) {
 
 // quicSessions returns the sessions over QUIC that have not ended.
 func (h *Hub) quicSessions() []*session {
-	return slices.DeleteFunc(h.all(), func(s *session) bool {
+	return slices.DeleteFunc(h.allSessions(), func(s *session) bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.ended || s.conn.Protocol() != wire.ProtocolQUIC
@@ -146,7 +146,7 @@ func (h *Hub) bar(links []*session, state heapState) {
 			"it happens again, give cloudcore more memory, or set modules.cloudHub.quic.enable to false",
 			"node", s.node, "liveHeap", state.live, "memoryLimit", state.limit, "notByQUICFor", quicBar)
 		h.metrics.shed.Inc()
-		s.end(wire.CloseTryLater, "cloudcore is short of memory: connect by WebSocket")
+		s.closeLink(wire.CloseTryLater, "cloudcore is short of memory: connect by WebSocket")
 	}
 	for _, s := range links {
 		select {

@@ -64,7 +64,7 @@ func mostUrgent(due []*session, limit int) []*session {
 
 // sweep ends the sessions of silent nodes and renews the leases of the others. It is called once in each step.
 func (h *Hub) sweep(now time.Time, step time.Duration) {
-	all := h.all()
+	all := h.allSessions()
 	period, places := leasePeriod(len(all)), leaseBudget(len(all), step)
 	due := all[:0]
 	for _, s := range all {

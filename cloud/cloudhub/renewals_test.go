@@ -102,7 +102,7 @@ func TestLeasesAreSpread(t *testing.T) {
 		for i, s := range sessions {
 			s.work.Wait()
 			if s.tried == last[i] {
-				if age := now.Sub(hub.at(s.tried)); s.tried != 0 && age > longestLeasePeriod+2*time.Second {
+				if age := now.Sub(hub.timeOf(s.tried)); s.tried != 0 && age > longestLeasePeriod+2*time.Second {
 					t.Fatalf("after %d s a lease is %v old, want at most %v", second, age,
 						longestLeasePeriod+2*time.Second)
 				}
@@ -121,7 +121,7 @@ func TestLeasesAreSpread(t *testing.T) {
 		t.Errorf("%d renewals in a minute, want about %d", api.beats, want)
 	}
 	for _, s := range sessions {
-		s.end(wire.CloseNormal, "")
+		s.closeLink(wire.CloseNormal, "")
 		<-s.closed
 	}
 }
@@ -147,11 +147,11 @@ func TestSlowAPI(t *testing.T) {
 	}
 	hub.sweep(began, time.Second)
 	started := 0
-	for _, s := range hub.all() {
+	for _, s := range hub.allSessions() {
 		if s.tried == hub.moment(began) {
 			started++
 		}
-		s.end(wire.CloseNormal, "")
+		s.closeLink(wire.CloseNormal, "")
 		<-s.closed
 		s.work.Wait()
 	}

@@ -19,7 +19,7 @@ func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, e
 	return wire.ListenQUIC(addr, config, h.limits(), h.opts.Memory, func(c wire.Caller) (wire.AcceptOptions, error) {
 		node, why := h.admit(c.Header, c.Chain)
 		if why == nil {
-			why = h.pass(context.Background(), node, c.Chain[0], sourceaddr.Of(c.Remote))
+			why = h.checkGate(context.Background(), node, c.Chain[0], sourceaddr.Of(c.Remote))
 		}
 		if why == nil {
 			why = h.unique(context.Background(), caller{
@@ -31,7 +31,7 @@ func (h *Hub) ListenQUIC(addr string, config *tls.Config) (*wire.QUICListener, e
 			return wire.AcceptOptions{}, err
 		}
 		if why != nil {
-			h.refused.say(c.Remote.String(), clip(c.Header.Get(wire.HeaderNodeID), 64), why)
+			h.refused.logRefusal(c.Remote.String(), clip(c.Header.Get(wire.HeaderNodeID), 64), why)
 			return wire.AcceptOptions{}, why
 		}
 		return wire.AcceptOptions{Limits: h.limits(), Features: h.opts.Features}, nil

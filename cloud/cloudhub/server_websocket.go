@@ -133,7 +133,7 @@ func (h *Hub) accept(
 	}
 	node, why := h.admit(r.Header, r.TLS.PeerCertificates)
 	if why == nil {
-		why = h.pass(r.Context(), node, r.TLS.PeerCertificates[0], sourceaddr.Parse(r.RemoteAddr))
+		why = h.checkGate(r.Context(), node, r.TLS.PeerCertificates[0], sourceaddr.Parse(r.RemoteAddr))
 	}
 	if why == nil && r.Header.Get(wire.HeaderUse) == wire.UseTunnel {
 		h.acceptTunnel(ctx, w, r, node, sessions)
@@ -148,7 +148,7 @@ func (h *Hub) accept(
 		})
 	}
 	if why != nil {
-		h.refused.say(r.RemoteAddr, clip(r.Header.Get(wire.HeaderNodeID), 64), why)
+		h.refused.logRefusal(r.RemoteAddr, clip(r.Header.Get(wire.HeaderNodeID), 64), why)
 		http.Error(w, why.text, why.status)
 		return
 	}

@@ -115,7 +115,7 @@ func newSession(h *Hub, node string, conn wire.Conn) *session {
 	if s.features.Inventory {
 		opts = ourPeer
 	}
-	s.queue, s.doubtful = queue.New(opts), h.doubtful.of(node, h.limit.nodes)
+	s.queue, s.doubtful = queue.New(opts), h.doubtful.forNode(node, h.limit.nodes)
 	s.executor = newKeyedExecutor(s.handle)
 	return s
 }
@@ -130,7 +130,7 @@ func (s *session) protocol() string {
 
 // run serves the link until it ends. It and read keep little on their stacks: with many nodes, that memory adds up.
 func (s *session) run() {
-	if s.begin() {
+	if s.register() {
 		// Connected comes first: what Upstream and Downstream answer for a node depends on its edgecore.
 		if s.features.Tunnel {
 			s.hub.opts.Tunnels.Connected(s.node, remoteIP(s.conn.RemoteAddr()), streamsOf(s.conn))
@@ -159,7 +159,7 @@ func (s *session) finish() {
 			s.hub.opts.Tunnels.Disconnected(s.node)
 		}
 		s.hub.opts.Upstream.Disconnected(s.node, s.reason)
-		s.hub.metrics.ended(s)
+		s.hub.metrics.addEnded(s)
 		klog.V(2).InfoS("Node disconnected", "node", s.node, "reason", s.reason,
 			"after", time.Since(s.began).Round(time.Millisecond))
 	}
@@ -173,8 +173,8 @@ func (s *session) release() {
 	}
 }
 
-// begin records a new session; it returns false if the session ended before it began.
-func (s *session) begin() bool {
+// register records a new session; it returns false if the session ended before it began.
+func (s *session) register() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -187,8 +187,8 @@ func (s *session) begin() bool {
 	return true
 }
 
-// end closes the link. Only the first reason counts. It does not wait.
-func (s *session) end(code int, reason string) {
+// closeLink closes the link. Only the first reason counts. It does not wait.
+func (s *session) closeLink(code int, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -205,7 +205,7 @@ func (s *session) end(code int, reason string) {
 	}
 	s.answers = nil
 	for _, l := range append(s.looked, s.later...) {
-		l.object.done()
+		l.object.callDone()
 	}
 	s.looked, s.later = nil, nil
 	s.cancel()
@@ -223,7 +223,7 @@ var errEnded = errors.New("the link to the node ended")
 
 // read reads messages until the link ends.
 func (s *session) read() {
-	rates := s.hub.reading.of(s.node, s.hub.limit.nodes)
+	rates := s.hub.reading.forNode(s.node, s.hub.limit.nodes)
 	for {
 		m, err := s.conn.Read()
 		if err != nil {
@@ -231,7 +231,7 @@ func (s *session) read() {
 			if reason == "" {
 				reason = err.Error()
 			}
-			s.end(code, reason)
+			s.closeLink(code, reason)
 			return
 		}
 		if s.ctx.Err() != nil {
@@ -280,7 +280,7 @@ func (s *session) receive(m *model.Message) (cost int) {
 		if what == inventory {
 			return s.takeInventory(m)
 		}
-		s.executor.put(m, nil, s.stall)
+		s.executor.enqueue(m, nil, s.stall)
 		s.resumeReading()
 		return 1
 	case dropped:
@@ -318,7 +318,7 @@ func (s *session) sweep(now time.Time) (lease leaseState, ok bool) {
 		return lease, false
 	}
 	interval := s.hub.opts.KeepaliveInterval
-	last := s.hub.at(s.kept.Load())
+	last := s.hub.timeOf(s.kept.Load())
 	sign := "keepalive message"
 	if s.features.Lease {
 		sign = "sign of life"
@@ -327,12 +327,12 @@ func (s *session) sweep(now time.Time) (lease leaseState, ok bool) {
 		}
 	}
 	if now.Sub(last) > interval {
-		s.end(wire.CloseSilent, fmt.Sprintf("no %s came for %v", sign, interval))
+		s.closeLink(wire.CloseSilent, fmt.Sprintf("no %s came for %v", sign, interval))
 		return lease, false
 	}
 	renewal := s.renewal.Load()
 	return leaseState{
-		tried:  s.hub.at(s.tried),
+		tried:  s.hub.timeOf(s.tried),
 		heard:  last,
 		failed: renewal == renewalFailed,
 		busy:   renewal == renewalUnderWay,
@@ -384,7 +384,7 @@ func (s *session) handle(r pendingRequest) {
 		if bad := recover(); bad != nil {
 			klog.ErrorS(nil, "Handler of a node's request panicked", "node", s.node, "resource", r.Route.Resource,
 				"operation", r.Route.Operation, "panic", bad, "stack", string(debug.Stack()))
-			s.end(wire.CloseInternal, "a request of this node failed: see cloudcore's log")
+			s.closeLink(wire.CloseInternal, "a request of this node failed: see cloudcore's log")
 		}
 		if r.batch != nil {
 			r.batch.add(r, reply)

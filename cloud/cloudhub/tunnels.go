@@ -65,7 +65,7 @@ func (h *Hub) acceptTunnel(ctx context.Context, w http.ResponseWriter, r *http.R
 	}
 	if why != nil {
 		h.metrics.refused.WithLabelValues(why.cause).Inc()
-		h.refused.say(r.RemoteAddr, node, why)
+		h.refused.logRefusal(r.RemoteAddr, node, why)
 		http.Error(w, why.text, why.status)
 		return
 	}
@@ -99,7 +99,7 @@ func (h *Hub) acceptStream(ctx context.Context, w http.ResponseWriter, r *http.R
 		node, why = h.admit(http.Header{http.CanonicalHeaderKey(wire.HeaderNodeID): {name}}, r.TLS.PeerCertificates)
 	}
 	if why == nil {
-		why = h.pass(r.Context(), node, r.TLS.PeerCertificates[0], sourceaddr.Parse(r.RemoteAddr))
+		why = h.checkGate(r.Context(), node, r.TLS.PeerCertificates[0], sourceaddr.Parse(r.RemoteAddr))
 	}
 	s := h.session(node)
 	switch {
@@ -113,7 +113,7 @@ func (h *Hub) acceptStream(ctx context.Context, w http.ResponseWriter, r *http.R
 		why = refuse(http.StatusConflict, "tunnel", "node %s is not KubeEdge's, and needs no stream tunnel", node)
 	}
 	if why != nil {
-		h.refused.say(r.RemoteAddr, clip(name, 64), why)
+		h.refused.logRefusal(r.RemoteAddr, clip(name, 64), why)
 		http.Error(w, why.text, why.status)
 		return
 	}

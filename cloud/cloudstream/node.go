@@ -162,15 +162,15 @@ func (n *node) dropTunnel(why string) {
 	n.mu.Lock()
 	t := n.tunnel
 	n.tunnel = nil
-	n.answer(errors.New(why))
+	n.answerPending(errors.New(why))
 	n.mu.Unlock()
 	if t != nil {
 		_ = t.Close()
 	}
 }
 
-// answer ends the request that is under way. n.mu is held.
-func (n *node) answer(err error) {
+// answerPending ends the request that is under way. n.mu is held.
+func (n *node) answerPending(err error) {
 	if n.asked != nil {
 		n.asked.err = err
 		close(n.asked.answered)
@@ -200,7 +200,7 @@ func (n *node) serveTunnel(ctx context.Context, token string, conn net.Conn) {
 	n.tunnel = t
 	idle := time.AfterFunc(n.s.opts.Idle, func() { n.closeIdle(t) })
 	n.idle = idle
-	n.answer(nil)
+	n.answerPending(nil)
 	n.mu.Unlock()
 	n.s.metrics.opened.Inc()
 	klog.V(2).InfoS("Tunnel opened", "node", n.name, "remote", conn.RemoteAddr())
@@ -468,7 +468,7 @@ func (n *node) get() (*tunnel.Opener, error) {
 		n.asked = r
 		ask := tunnel.Request{Token: r.token, Address: n.s.opts.Address.String()}
 		if !n.s.opts.Send(n.name, ask.Message()) {
-			n.answer(errors.New("its connection has just ended, or takes no messages"))
+			n.answerPending(errors.New("its connection has just ended, or takes no messages"))
 		}
 	}
 	n.mu.Unlock()
@@ -481,7 +481,8 @@ func (n *node) get() (*tunnel.Opener, error) {
 	case <-timer.C:
 		n.mu.Lock()
 		if n.asked == r {
-			n.answer(fmt.Errorf("it was not opened within %v; the log of edgecore on the node says why", askTimeout))
+			n.answerPending(fmt.Errorf("it was not opened within %v; the log of edgecore on the node says why",
+				askTimeout))
 		}
 		n.mu.Unlock()
 		<-r.answered

@@ -131,7 +131,7 @@ func New(o Options) (*Controller, error) {
 		excluded: map[string]map[types.UID]bool{},
 	}
 	c.writer = newWriter(o, writerNeeds{
-		Device: caches.device, Answer: c.answer, Repeats: c.repeats, StateChanged: c.stateChanged,
+		Device: caches.device, Answer: c.answerReport, Repeats: c.repeats, StateChanged: c.stateChanged,
 		Refused: c.refusedWrite, Metrics: c.metrics,
 	})
 	if o.Registry != nil {

@@ -177,8 +177,8 @@ func (c *Controller) confirmation(node string, h head, problem error) *model.Mes
 	return r
 }
 
-// answer answers a report that was written, or cannot be.
-func (c *Controller) answer(node string, h head, problem error) {
+// answerReport answers a report that was written, or cannot be.
+func (c *Controller) answerReport(node string, h head, problem error) {
 	c.hub.Send(node, c.confirmation(node, h, problem))
 }
 

@@ -180,8 +180,8 @@ func New(options Options) (*Controller, error) {
 	return c, nil
 }
 
-// begin gives all parts the hub, and the context of Start.
-func (c *Controller) begin(ctx context.Context, hub Hub) {
+// startParts gives all parts the hub, and the context of Start.
+func (c *Controller) startParts(ctx context.Context, hub Hub) {
 	c.hub = hub
 	c.lookups.Start(ctx)
 	c.requests.Start(hub)
@@ -193,7 +193,7 @@ func (c *Controller) begin(ctx context.Context, hub Hub) {
 // Start fills the caches, and returns when they have synced: only then may the hub take connections. Its goroutines end
 // with the context; Wait waits for them.
 func (c *Controller) Start(ctx context.Context, hub Hub) error {
-	c.begin(ctx, hub)
+	c.startParts(ctx, hub)
 	if err := c.watch(); err != nil {
 		return fmt.Errorf("watch the API server's objects: %w", err)
 	}

@@ -59,7 +59,7 @@ func newFixture(t testing.TB, changes ...func(*Options)) *fixture {
 	t.Cleanup(c.statusRequests.Keys.ShutDown)
 	t.Cleanup(c.podFetches.Keys.ShutDown)
 	n := &fakes.Hub{}
-	c.begin(t.Context(), n)
+	c.startParts(t.Context(), n)
 	c.desired.CachesFilled()
 	return &fixture{Controller: c, t: t, api: a, hub: n}
 }

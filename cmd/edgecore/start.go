@@ -51,14 +51,14 @@ func (s *agentStart) run(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return err
 	case againWith(err):
-		return s.again(err, s.environ)
+		return s.reexec(err, s.environ)
 	case !ofConfig || running.Load(): // the next start may be better
 		return err
 	}
 	if _, none := s.inForce.Instead(err); none != nil {
 		return err
 	}
-	return s.again(err, append(s.environ, envNotStarted+"="+inEnvironment(err.Error())))
+	return s.reexec(err, append(s.environ, envNotStarted+"="+inEnvironment(err.Error())))
 }
 
 // inEnvironment returns a text that the environment of a process can hold.
@@ -66,8 +66,8 @@ func inEnvironment(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text[:min(len(text), 4096)], ""), "\x00", "")
 }
 
-// again replaces the process by a new one of the same program. It returns only if that fails.
-func (s *agentStart) again(why error, environ []string) error {
+// reexec replaces the process by a new one of the same program. It returns only if that fails.
+func (s *agentStart) reexec(why error, environ []string) error {
 	klog.InfoS("Starting again with another configuration", "why", why)
 	program, err := os.Executable()
 	if err == nil {

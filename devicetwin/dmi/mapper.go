@@ -135,8 +135,8 @@ type wanted struct {
 	hashes  map[string]string
 }
 
-// want returns what the mapper should have. What cannot be converted is left out, and logged.
-func (m *mapper) want() wanted {
+// desiredState returns what the mapper should have. What cannot be converted is left out, and logged.
+func (m *mapper) desiredState() wanted {
 	models, list := m.server.opts.Twins.Served(m.protocol)
 	w := wanted{models: map[string]*dmi.DeviceModel{}, devices: map[string]*dmi.Device{}, hashes: map[string]string{}}
 	byName := map[string]*devices.DeviceModel{}
@@ -202,7 +202,7 @@ func replaced(known, want string) bool {
 // everything returns what the mapper should have, for the answer to its registration: the smallest devices first, with
 // their models, as far as the answer has room. sync sends the rest.
 func (m *mapper) everything() (models []*dmi.DeviceModel, list []*dmi.Device) {
-	w := m.want()
+	w := m.desiredState()
 	known := map[string]string{}
 	keys := slices.Collect(maps.Keys(w.devices))
 	smallsort.SortFunc(keys, func(a, b string) int {
@@ -267,7 +267,7 @@ func (m *mapper) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		m.note(err)
+		m.setProblem(err)
 		if away {
 			if !backoff.Wait(ctx) {
 				return
@@ -312,8 +312,8 @@ func (m *mapper) problems() error {
 	return errors.Join(out...)
 }
 
-// note keeps the mapper's problem, and logs it when it changes. nil is no problem.
-func (m *mapper) note(err error) {
+// setProblem keeps the mapper's problem, and logs it when it changes. nil is no problem.
+func (m *mapper) setProblem(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -335,7 +335,7 @@ func (m *mapper) note(err error) {
 // sync sends the mapper what differs. The error is why something is missing; away is set if that is the mapper, and not
 // single objects that it refuses.
 func (m *mapper) sync(ctx context.Context) (away bool, err error) {
-	w := m.want()
+	w := m.desiredState()
 	m.mu.Lock()
 	known := maps.Clone(m.known)
 	m.mu.Unlock()
@@ -352,7 +352,7 @@ func (m *mapper) sync(ctx context.Context) (away bool, err error) {
 	for _, key := range order(known, w.hashes) {
 		select {
 		case <-m.wake: // the calls before took their time: send no desired value that was replaced meanwhile
-			w, again = m.want(), true
+			w, again = m.desiredState(), true
 		default:
 		}
 		want := w.hashes[key]

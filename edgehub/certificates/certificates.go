@@ -69,12 +69,14 @@ func New(opts Options) *Keeper {
 		opts.Report = func(error) {}
 	}
 	k := &Keeper{opts: opts}
-	k.client = client{server: opts.Server, proxy: opts.Proxy, now: k.now}
+	k.client = client{server: opts.Server, proxy: opts.Proxy, now: k.boundedNow}
 	return k
 }
 
-// now returns the clock, but no time before the newest NotBefore that the device knows.
-func (k *Keeper) now() time.Time { return certs.AtLeast(k.opts.Now, k.opts.Files.ClockBound())() }
+// boundedNow returns the clock, but no time before the newest NotBefore that the device knows.
+func (k *Keeper) boundedNow() time.Time {
+	return certs.AtLeast(k.opts.Now, k.opts.Files.ClockBound())()
+}
 
 // States of RenewSoon.
 const (
@@ -128,7 +130,7 @@ func (k *Keeper) Check() error {
 	if err := certs.CheckNode(cert, k.opts.Node, false); err != nil && !certs.IsLegacy(cert.Subject) {
 		return problem(WrongNode, err, "%v: set hostnameOverride back, or %s", err, renew)
 	}
-	if now := k.now(); now.After(cert.NotAfter) {
+	if now := k.boundedNow(); now.After(cert.NotAfter) {
 		return problem(Expired, nil,
 			"the device's certificate expired at %s (the clock says %s): %s; no state is lost, and the pods keep "+
 				"running",
@@ -153,7 +155,8 @@ func (k *Keeper) OfAnother() error {
 	if parseErr != nil {
 		return err
 	}
-	if c := token.Claims; c.Node != "" && c.Node != k.opts.Node || !c.Expires.IsZero() && k.now().After(c.Expires) {
+	c := token.Claims
+	if c.Node != "" && c.Node != k.opts.Node || !c.Expires.IsZero() && k.boundedNow().After(c.Expires) {
 		return err
 	}
 	return nil
@@ -216,7 +219,7 @@ func (k *Keeper) NameTaken(ctx context.Context, text string) (bool, error) {
 
 // tlsTo returns the configuration of a verified connection to the cloud.
 func (k *Keeper) tlsTo(cas *x509.CertPool) *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cas, Time: k.now}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cas, Time: k.boundedNow}
 }
 
 // apply asks for a certificate for a new key, checks it, and writes the files. Either ca is whom to trust
@@ -233,7 +236,7 @@ func (k *Keeper) apply(ctx context.Context, ca *x509.Certificate, header http.He
 	var config *tls.Config
 	var caDER []byte
 	if with != nil {
-		config = with.ClientTLS(k.now)
+		config = with.ClientTLS(k.boundedNow)
 	} else {
 		config, caDER = k.tlsTo(certs.Pool(ca)), ca.Raw
 	}
@@ -298,7 +301,7 @@ func (k *Keeper) checkIssued(der []byte, key *ecdsa.PrivateKey, cas *x509.CertPo
 	}
 	if err == nil {
 		// It may have begun a moment after this device's clock.
-		err = certs.VerifyClient(cert, cas, certs.AtLeast(k.now, cert.NotBefore)())
+		err = certs.VerifyClient(cert, cas, certs.AtLeast(k.boundedNow, cert.NotBefore)())
 	}
 	if err != nil {
 		return problem(Refused, err, "the certificate that the cloud at %s gave is not what was asked for (%v); the "+

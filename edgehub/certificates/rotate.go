@@ -99,7 +99,7 @@ func (k *Keeper) step(ctx context.Context, share float64) (pause time.Duration, 
 	if err != nil {
 		return 0, false, problem(BadFiles, err, "the device's certificate cannot be read: %v", err)
 	}
-	if left := certs.RenewAt(id.Cert(), share).Sub(k.now()); left > 0 && k.renewal.Load() != renewRequested {
+	if left := certs.RenewAt(id.Cert(), share).Sub(k.boundedNow()); left > 0 && k.renewal.Load() != renewRequested {
 		return min(left, maxWait), false, nil
 	}
 	if err := k.renew(ctx, id); err != nil {

@@ -205,7 +205,7 @@ func (t *tunnel) startConnection(ctx context.Context, m edgestream.Message, part
 		if m.Kind == edgestream.Exec || m.Kind == edgestream.Attach {
 			err = t.carryConnection(ctx, m.ID, n)
 		} else {
-			err = t.answer(ctx, m.ID, n)
+			err = t.requestAndSend(ctx, m.ID, n)
 		}
 		if err != nil {
 			klog.V(2).InfoS("Request of the cloud to the kubelet API failed", "path", n.request.URL.Path, "err", err)
@@ -265,8 +265,8 @@ func (t *tunnel) carryConnection(ctx context.Context, id uint64, n *connection) 
 	}
 }
 
-// answer makes a request and sends the body of its answer: its status and header have no place.
-func (t *tunnel) answer(ctx context.Context, id uint64, n *connection) error {
+// requestAndSend makes a request and sends the body of its answer: its status and header have no place.
+func (t *tunnel) requestAndSend(ctx context.Context, id uint64, n *connection) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	request, err := n.request.Request(ctx)

@@ -71,7 +71,7 @@ func New(o Options) *Migration {
 var ErrDone = errors.New("this device was taken over before: edgecore is its agent; `edgecore adopt --undo` goes " +
 	"back to KubeEdge")
 
-func (t *Migration) say(format string, args ...any) { fmt.Fprintf(t.Out, format+"\n", args...) }
+func (t *Migration) printf(format string, args ...any) { fmt.Fprintf(t.Out, format+"\n", args...) }
 
 // certs is the folder of this agent's certificates.
 func (t *Migration) certs() string { return filepath.Join(filepath.Dir(t.Config), "certs") }
@@ -89,7 +89,7 @@ func (t *Migration) Resume(ctx context.Context) (done bool, err error) {
 	case s.Phase == preparing, !t.replaced(s):
 		return false, nil // KubeEdge may have run since: all begins again
 	}
-	t.say("Continuing the migration that was started at %s", s.At.Format(time.RFC3339))
+	t.printf("Continuing the migration that was started at %s", s.At.Format(time.RFC3339))
 	return true, t.finish(ctx, s, nil)
 }
 
@@ -166,7 +166,7 @@ func (t *Migration) prepare(p *Plan) (*state, error) {
 	if err := writeFile(t.Config, p.Config.Text, 0o600); err != nil {
 		return s, fmt.Errorf("configuration: %w", err)
 	}
-	t.say("Wrote configuration %s and certificates %s", t.Config, t.certs())
+	t.printf("Wrote configuration %s and certificates %s", t.Config, t.certs())
 	return s, nil
 }
 
@@ -177,7 +177,7 @@ func (t *Migration) fillStore(ctx context.Context, p *Plan, s *state) ([]string,
 		if err := t.Service.Systemctl(ctx, "stop", systemd.Name); err != nil {
 			return nil, fmt.Errorf("stop KubeEdge: %w", err)
 		}
-		t.say("Stopped KubeEdge's %s; the pods run on", systemd.Name)
+		t.printf("Stopped KubeEdge's %s; the pods run on", systemd.Name)
 	}
 	if err := waitUnused(ctx, p.before.Database.DataSource); err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func (t *Migration) fillStore(ctx context.Context, p *Plan, s *state) ([]string,
 	if err := makeStore(ctx, t.Store, last); err != nil {
 		return nil, fmt.Errorf("store %s: %w", t.Store, err)
 	}
-	t.say("Made store %s: %s", t.Store, last.Findings.Summary())
+	t.printf("Made store %s: %s", t.Store, last.Findings.Summary())
 	s.Phase = switching
 	if err := t.journal.save(s); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
@@ -207,7 +207,7 @@ func (t *Migration) finish(ctx context.Context, s *state, expected []string) err
 		if ctx.Err() != nil {
 			return fmt.Errorf("interrupted: %w; `edgecore adopt` continues, and `edgecore adopt --undo` undoes it", err)
 		}
-		t.say("Going back to KubeEdge: %v", err)
+		t.printf("Going back to KubeEdge: %v", err)
 		return errors.Join(fmt.Errorf("edgecore did not take over: %w", err), t.Undo(ctx))
 	}
 	s.Phase = settled
@@ -223,7 +223,7 @@ func (t *Migration) finish(ctx context.Context, s *state, expected []string) err
 
 func (t *Migration) takePlace(ctx context.Context, s *state, expected []string) (lost []string, err error) {
 	if !t.Service.Present {
-		t.say("systemd does not run here; this runs the agent:\n  %s --config %s", t.Service.Program, t.Config)
+		t.printf("systemd does not run here; this runs the agent:\n  %s --config %s", t.Service.Program, t.Config)
 		return nil, nil
 	}
 	if err := t.replace(s); err != nil {
@@ -247,7 +247,7 @@ func (t *Migration) back(ctx context.Context, s *state) error {
 	var err error
 	if t.Service.Present && s.Unit != "" && s.Active {
 		if err = t.Service.Systemctl(ctx, "start", systemd.Name); err == nil {
-			t.say("KubeEdge's %s runs again", systemd.Name)
+			t.printf("KubeEdge's %s runs again", systemd.Name)
 		}
 	}
 	return errors.Join(err, t.clear(s))

@@ -49,9 +49,9 @@ func (t *Migration) Undo(ctx context.Context) error {
 	if err := t.clear(s); err != nil {
 		return err
 	}
-	t.say("Removed edgecore's configuration, certificates and store")
+	t.printf("Removed edgecore's configuration, certificates and store")
 	if node != "" {
-		t.say("If cloudcore refuses KubeEdge's certificate (403), as edgecore has renewed it: kubectl label node "+
+		t.printf("If cloudcore refuses KubeEdge's certificate (403), as edgecore has renewed it: kubectl label node "+
 			"%s %s-",
 			node, certs.HolderLabel)
 	}
@@ -99,7 +99,7 @@ func (t *Migration) stopOurs(ctx context.Context, s *state) error {
 		if err := t.Service.Systemctl(ctx, "stop", systemd.Name); err != nil {
 			return fmt.Errorf("stop edgecore: %w; nothing was changed", err)
 		}
-		t.say("Stopped edgecore; the pods run on")
+		t.printf("Stopped edgecore; the pods run on")
 	}
 	return waitUnused(ctx, s.Store)
 }
@@ -110,14 +110,14 @@ func (t *Migration) startTheirs(ctx context.Context, s *state) error {
 	}
 	switch {
 	case s.Unit == "":
-		t.say("KubeEdge had no unit here: start its agent the way it was started before")
+		t.printf("KubeEdge had no unit here: start its agent the way it was started before")
 	case !s.Active:
-		t.say("KubeEdge's %s is back; it did not run before, and is not started", systemd.Name)
+		t.printf("KubeEdge's %s is back; it did not run before, and is not started", systemd.Name)
 	default:
 		if err := t.Service.Systemctl(ctx, "start", systemd.Name); err != nil {
 			return fmt.Errorf("start KubeEdge: %w", err)
 		}
-		t.say("KubeEdge's %s runs again", systemd.Name)
+		t.printf("KubeEdge's %s runs again", systemd.Name)
 	}
 	return nil
 }

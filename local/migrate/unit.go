@@ -138,7 +138,7 @@ func (t *Migration) replace(s *state) error {
 		return err
 	}
 	if s.Unit != "" {
-		t.say("Moved KubeEdge's unit aside (%s)", s.Unit+aside)
+		t.printf("Moved KubeEdge's unit aside (%s)", s.Unit+aside)
 		return syncDir(filepath.Dir(s.Unit))
 	}
 	return nil
@@ -207,7 +207,7 @@ func (t *Migration) binaryAside(s *state) error {
 	if err := os.Rename(s.Program, s.Program+aside); err != nil {
 		return fmt.Errorf("KubeEdge's program: %w", err)
 	}
-	t.say("Renamed KubeEdge's program to %s", s.Program+aside)
+	t.printf("Renamed KubeEdge's program to %s", s.Program+aside)
 	return nil
 }
 

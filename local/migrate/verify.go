@@ -113,7 +113,7 @@ func (t *Migration) verify(ctx context.Context, s *state, expected []string) (lo
 		if err != nil {
 			return errAgain{fmt.Errorf("it does not answer: %w; see journalctl -u edgecore", err)}
 		}
-		if lost, err = t.gone(ctx, s, expected); err != nil {
+		if lost, err = t.stoppedOf(ctx, s, expected); err != nil {
 			return errAgain{err}
 		}
 		for _, id := range expected {
@@ -126,7 +126,7 @@ func (t *Migration) verify(ctx context.Context, s *state, expected []string) (lo
 	if err != nil {
 		return nil, err
 	}
-	t.say("edgecore runs and has the pods: %d containers run on as they were", len(expected)-len(lost))
+	t.printf("edgecore runs and has the pods: %d containers run on as they were", len(expected)-len(lost))
 	return lost, nil
 }
 
@@ -169,8 +169,8 @@ func shownBy(ctx context.Context, cfg *v1alpha2.EdgeCore) (map[string]bool, erro
 	return shown, nil
 }
 
-// gone are those of the containers that do not run.
-func (t *Migration) gone(ctx context.Context, s *state, expected []string) ([]string, error) {
+// stoppedOf are those of the containers that do not run.
+func (t *Migration) stoppedOf(ctx context.Context, s *state, expected []string) ([]string, error) {
 	client, err := cri.Dial(s.Endpoint, "", callTimeout)
 	if err != nil {
 		return nil, err

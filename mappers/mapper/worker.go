@@ -247,7 +247,7 @@ func (w *worker) round(ctx context.Context, d *dmi.Device, sets int) time.Durati
 		if ctx.Err() != nil {
 			return 0
 		}
-		if p.wants() || !time.Now().Before(p.next) {
+		if p.needsWrite() || !time.Now().Before(p.next) {
 			p.next = time.Now().Add(p.collect)
 			if err := w.serve(ctx, p, sets); err != nil {
 				var refused Refusal
@@ -295,8 +295,8 @@ func (p *point) desired() string {
 	return p.spec.GetDesired().GetValue()
 }
 
-// wants reports whether a desired value must be written.
-func (p *point) wants() bool {
+// needsWrite reports whether a desired value must be written.
+func (p *point) needsWrite() bool {
 	desired := p.spec.GetDesired()
 	if desired == nil || desired.GetValue() == "" && len(desired.GetMetadata()) == 0 {
 		p.written = nil
@@ -323,7 +323,7 @@ func (p *point) refuse(value string) {
 // serve reads a property, and writes its desired value if that is another one and still desired: reading takes as long
 // as the device likes. sets is that of the round.
 func (w *worker) serve(ctx context.Context, p *point, sets int) error {
-	if err := w.read(ctx, p); err != nil || !p.wants() {
+	if err := w.read(ctx, p); err != nil || !p.needsWrite() {
 		return err
 	}
 	writing, done, ok := w.startWrite(ctx, sets)

@@ -186,9 +186,9 @@ type bus struct {
 	mu sync.Mutex
 }
 
-// do makes a request of a unit, unless ctx has ended when it is the request's turn. After an error of the connection,
-// the next request connects again.
-func (b *bus) do(ctx context.Context, unit uint8, f func(*modbus.ModbusClient) error) error {
+// request makes a request of a unit, unless ctx has ended when it is the request's turn. After an error of the
+// connection, the next request connects again.
+func (b *bus) request(ctx context.Context, unit uint8, f func(*modbus.ModbusClient) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s, file, err := b.findLine()
@@ -349,7 +349,7 @@ func (c *conn) Read(ctx context.Context, p *mapper.Property) (string, error) {
 	}
 	var text string
 	var data []byte
-	err = c.bus.do(ctx, c.unit, func(m *modbus.ModbusClient) (err error) {
+	err = c.bus.request(ctx, c.unit, func(m *modbus.ModbusClient) (err error) {
 		var is bool
 		switch v.Register {
 		case coil:
@@ -398,7 +398,9 @@ func (c *conn) Write(ctx context.Context, p *mapper.Property, value string) erro
 		if err != nil {
 			return mapper.Refusal{Cause: err}
 		}
-		return refusal(c.bus.do(ctx, c.unit, func(m *modbus.ModbusClient) error { return m.WriteCoil(v.Offset, on) }))
+		return refusal(c.bus.request(ctx, c.unit, func(m *modbus.ModbusClient) error {
+			return m.WriteCoil(v.Offset, on)
+		}))
 	case holding:
 		data, err := v.encode(p.Type, value)
 		if err == nil {
@@ -407,7 +409,7 @@ func (c *conn) Write(ctx context.Context, p *mapper.Property, value string) erro
 		if err != nil {
 			return mapper.Refusal{Cause: err}
 		}
-		return refusal(c.bus.do(ctx, c.unit, func(m *modbus.ModbusClient) error {
+		return refusal(c.bus.request(ctx, c.unit, func(m *modbus.ModbusClient) error {
 			if v.Limit == 1 { // some devices know only this function
 				return m.WriteRegister(v.Offset, binary.BigEndian.Uint16(data))
 			}

@@ -31,16 +31,16 @@ type acks struct {
 	removing bool
 }
 
-// has reports whether a report in the outbox has been answered.
-func (a *acks) has(r store.Report) bool {
+// answered reports whether a report in the outbox has been answered.
+func (a *acks) answered(r store.Report) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	seq, ok := a.seqs[r.Key]
 	return ok && seq == r.Seq
 }
 
-// begin notes an answered report. It reports whether the caller has to run removeAnswered.
-func (a *acks) begin(r store.Report) (mine bool) {
+// addAnswered notes an answered report. It reports whether the caller has to run removeAnswered.
+func (a *acks) addAnswered(r store.Report) (mine bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.seqs == nil {
@@ -52,8 +52,8 @@ func (a *acks) begin(r store.Report) (mine bool) {
 	return mine
 }
 
-// take returns the reports to remove next; after it returned none, the next begin returns true.
-func (a *acks) take() []store.Report {
+// nextBatch returns the reports to remove next; after it returned none, the next addAnswered returns true.
+func (a *acks) nextBatch() []store.Report {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	reports := a.waiting
@@ -61,8 +61,8 @@ func (a *acks) take() []store.Report {
 	return reports
 }
 
-// end forgets reports that were removed, except those of whose keys a newer one has been answered since.
-func (a *acks) end(reports []store.Report) {
+// forgetRemoved forgets reports that were removed, except those of whose keys a newer one has been answered since.
+func (a *acks) forgetRemoved(reports []store.Report) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range reports {
@@ -74,7 +74,7 @@ func (a *acks) end(reports []store.Report) {
 
 // acknowledged starts the removal of a report that the cloud has answered, and does not wait for it.
 func (o *Outbox) acknowledged(ctx context.Context, r store.Report) {
-	if o.acks.begin(r) {
+	if o.acks.addAnswered(r) {
 		o.background(ctx, o.removeAnswered)
 	}
 }
@@ -83,12 +83,12 @@ func (o *Outbox) acknowledged(ctx context.Context, r store.Report) {
 func (o *Outbox) removeAnswered(ctx context.Context) {
 	for {
 		retry.Sleep(ctx, ackGather)
-		reports := o.acks.take()
+		reports := o.acks.nextBatch()
 		if len(reports) == 0 {
 			return
 		}
 		o.removeReports(ctx, reports)
-		o.acks.end(reports)
+		o.acks.forgetRemoved(reports)
 	}
 }
 

@@ -101,16 +101,16 @@ func TestNewerThanAnswered(t *testing.T) {
 		_, _ = newHeld(t, func(own *Outbox) { o = own })
 		const key = "patch:u a/podpatch/p"
 		old, next := store.Report{Key: key, Seq: 1}, store.Report{Key: key, Seq: 2}
-		o.acks.begin(old)
-		if !o.acks.has(old) || o.acks.has(next) {
+		o.acks.addAnswered(old)
+		if !o.acks.answered(old) || o.acks.answered(next) {
 			t.Error("after the answer to the old report it counts as waiting, or the next one as answered")
 		}
-		o.acks.begin(next)
-		o.acks.end([]store.Report{old})
-		if !o.acks.has(next) {
+		o.acks.addAnswered(next)
+		o.acks.forgetRemoved([]store.Report{old})
+		if !o.acks.answered(next) {
 			t.Error("the next report is forgotten with the old one")
 		}
-		o.acks.end([]store.Report{next})
+		o.acks.forgetRemoved([]store.Report{next})
 		if len(o.acks.seqs) != 0 {
 			t.Errorf("%d reports are left", len(o.acks.seqs))
 		}

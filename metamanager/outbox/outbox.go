@@ -110,11 +110,11 @@ func (o *Outbox) LinkUp(features wire.Features) {
 	o.answersEvents.Store(features.Inventory)
 	switch {
 	case !features.Inventory:
-		o.queues.up(unansweredMax)
+		o.queues.restart(unansweredMax)
 	case features.Batch:
-		o.queues.up(wire.BatchMax)
+		o.queues.restart(wire.BatchMax)
 	default:
-		o.queues.up(eventSendersMax)
+		o.queues.restart(eventSendersMax)
 	}
 }
 
@@ -133,7 +133,7 @@ func (o *Outbox) Pending(ctx context.Context) (map[string]bool, error) {
 	}
 	pending := map[string]bool{}
 	for _, r := range reports {
-		if classOf(r.Key) == classStatus && !o.acks.has(r) {
+		if classOf(r.Key) == classStatus && !o.acks.answered(r) {
 			pending[queueOf(r.Key, "")] = true
 		}
 	}
@@ -145,7 +145,7 @@ func (o *Outbox) Pending(ctx context.Context) (map[string]bool, error) {
 func (o *Outbox) Waits(ctx context.Context, r *Report) (bool, error) {
 	for _, key := range []string{r.key(), keyOf(r.msg.Route.Operation, "", r.msg.Route.Resource)} {
 		waiting, err := o.store.OutboxGet(ctx, key)
-		if err == nil && o.acks.has(waiting) || errors.Is(err, store.ErrNotFound) {
+		if err == nil && o.acks.answered(waiting) || errors.Is(err, store.ErrNotFound) {
 			continue
 		}
 		return err == nil, err
@@ -229,7 +229,7 @@ func (o *Outbox) read(ctx context.Context) (again time.Duration, err error) {
 		return RetryFirst, err
 	}
 	for _, r := range reports {
-		if o.acks.has(r) {
+		if o.acks.answered(r) {
 			continue
 		}
 		uid := ""

@@ -176,8 +176,8 @@ func (q *queues) wake() {
 	q.woken.Notify()
 }
 
-// up starts again over a new link.
-func (q *queues) up(eventRoom int) {
+// restart starts again over a new link.
+func (q *queues) restart(eventRoom int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.clear()
@@ -261,7 +261,7 @@ func (q *queues) readAgain() {
 	q.unread = true
 }
 
-// next returns a queue that is to be sent, which done ends; or how long there is none: 0 is until woken is notified.
+// next returns a queue that is to be sent, which finish ends; or how long there is none: 0 is until woken is notified.
 func (q *queues) next(now time.Time) (l *queue, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -308,8 +308,8 @@ func (q *queues) limitOf(l *queue) *int {
 	return &q.reports
 }
 
-// take takes the next report out of a queue that is on its way, to be sent over the link of now.
-func (q *queues) take(l *queue, now time.Time) (r waitingReport, ok bool) {
+// dequeue takes the next report out of a queue that is on its way, to be sent over the link of now.
+func (q *queues) dequeue(l *queue, now time.Time) (r waitingReport, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l.round = q.round
@@ -331,13 +331,13 @@ func (q *queues) refused(l *queue, r waitingReport, now time.Time) (wait time.Du
 	r.due = now.Add(wait)
 	l.waiting = append(l.waiting, r)
 	q.last++
-	l.since = q.last // as in done
+	l.since = q.last // as in finish
 	return wait
 }
 
-// done ends what next began. A report that failed, if it has a key, waits again, and its queue is not tried for a time
-// that grows: done returns it. Over a new link it is tried at once.
-func (q *queues) done(l *queue, failed waitingReport, now time.Time) (wait time.Duration) {
+// finish ends what next began. A report that failed, if it has a key, waits again, and its queue is not tried for a
+// time that grows: finish returns it. Over a new link it is tried at once.
+func (q *queues) finish(l *queue, failed waitingReport, now time.Time) (wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l.busy = false

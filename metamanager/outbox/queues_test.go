@@ -54,20 +54,20 @@ func TestLaneOverNextLink(t *testing.T) {
 	const status, end = "patch:u a/podpatch/p", "delete:u a/pod/p"
 	now := time.Now()
 	q := newQueues()
-	q.up(eventSendersMax)
+	q.restart(eventSendersMax)
 	q.add("a/pod/p u", status)
 	l, _ := q.next(now)
-	if got, _ := q.take(l, now); got.key != status {
+	if got, _ := q.dequeue(l, now); got.key != status {
 		t.Fatalf("first report = %q, want %q", got.key, status)
 	}
 	q.down()
-	q.up(eventSendersMax)
+	q.restart(eventSendersMax)
 	q.add("a/pod/p u", end) // while the first one is acknowledged
-	got, _ := q.take(l, now)
+	got, _ := q.dequeue(l, now)
 	if got.key != end {
 		t.Fatalf("report over the next link = %q, want %q", got.key, end)
 	}
-	wait := q.done(l, got, now)
+	wait := q.finish(l, got, now)
 	if wait <= 0 {
 		t.Errorf("wait after a failure = %v, want some", wait)
 	}
@@ -75,7 +75,7 @@ func TestLaneOverNextLink(t *testing.T) {
 	if l == nil {
 		t.Fatal("no queue is next after the wait, want that of the report which failed")
 	}
-	if got, _ := q.take(l, now); got.key != end {
+	if got, _ := q.dequeue(l, now); got.key != end {
 		t.Errorf("report after the wait = %q, want %q", got.key, end)
 	}
 }
@@ -85,15 +85,15 @@ func TestFailedLaneGoesLast(t *testing.T) {
 	const fails, waits = "patch:u a/podpatch/fails", "patch:v a/podpatch/waits"
 	now := time.Now()
 	q := newQueues()
-	q.up(eventSendersMax)
+	q.restart(eventSendersMax)
 	q.add("fails", fails)
 	q.add("waits", waits)
 	l, _ := q.next(now)
-	first, _ := q.take(l, now)
+	first, _ := q.dequeue(l, now)
 	if first.key != fails {
 		t.Fatalf("first report = %q, want %q", first.key, fails)
 	}
-	wait := q.done(l, first, now)
+	wait := q.finish(l, first, now)
 	if l, _ = q.next(now.Add(wait)); l == nil || l.name != "waits" {
 		t.Errorf("queue after the failure = %+v, want that of %q", l, waits)
 	}
@@ -103,7 +103,7 @@ func TestFailedLaneGoesLast(t *testing.T) {
 func TestEventsDoNotStarve(t *testing.T) {
 	now := time.Now()
 	q := newQueues()
-	q.up(eventSendersMax)
+	q.restart(eventSendersMax)
 	q.add("a/event/e", "insert a/event/e")
 	for i := range 2 * sendersMax {
 		q.add(fmt.Sprint("pod", i), fmt.Sprintf("patch:%d a/podpatch/p%d", i, i))
@@ -119,9 +119,9 @@ func TestEventsDoNotStarve(t *testing.T) {
 			}
 			return
 		}
-		report, _ := q.take(l, now)
+		report, _ := q.dequeue(l, now)
 		q.add(l.name, report.key) // it changed meanwhile
-		q.done(l, waitingReport{}, now)
+		q.finish(l, waitingReport{}, now)
 	}
 	t.Errorf("no event went in %d turns", 2*eventTurn)
 }
@@ -132,7 +132,7 @@ func TestRefusedReport(t *testing.T) {
 	const status, end = "patch:u a/podpatch/p", "delete:u a/pod/p"
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	q := newQueues()
-	q.up(eventSendersMax)
+	q.restart(eventSendersMax)
 	q.add("p", status)
 	q.add("p", end)
 	l, _ := q.next(now)
@@ -141,7 +141,7 @@ func TestRefusedReport(t *testing.T) {
 		if l == nil {
 			t.Fatal("no queue is next, want one")
 		}
-		r, _ := q.take(l, now)
+		r, _ := q.dequeue(l, now)
 		return r
 	}
 	refused := take()
@@ -155,7 +155,7 @@ func TestRefusedReport(t *testing.T) {
 	if r := take(); r.key != "" {
 		t.Fatalf("third report = %q, want none yet", r.key)
 	}
-	q.done(l, waitingReport{}, now)
+	q.finish(l, waitingReport{}, now)
 	var wait time.Duration
 	for range 12 {
 		next, pause := q.next(now)
@@ -165,7 +165,7 @@ func TestRefusedReport(t *testing.T) {
 		now = now.Add(pause)
 		l, _ = q.next(now)
 		wait = q.refused(l, take(), now)
-		q.done(l, waitingReport{}, now)
+		q.finish(l, waitingReport{}, now)
 	}
 	if most := refusedMax + refusedMax/4; wait < refusedMax || wait > most {
 		t.Errorf("pause after many refusals = %v, want %v to %v", wait, refusedMax, most)
@@ -175,8 +175,8 @@ func TestRefusedReport(t *testing.T) {
 		t.Error("a newer status waits, want it sent at once")
 	}
 	q.refused(l, waitingReport{key: status, class: classStatus}, now)
-	q.done(l, waitingReport{}, now)
-	q.up(eventSendersMax)
+	q.finish(l, waitingReport{}, now)
+	q.restart(eventSendersMax)
 	q.add("p", status)
 	if l, _ = q.next(now); take().key != status {
 		t.Error("the status waits over a new link, want it sent at once")
@@ -186,7 +186,7 @@ func TestRefusedReport(t *testing.T) {
 // TestBackoff: a queue that fails waits longer each time, others do not wait for it, and over a new link none waits.
 func TestBackoff(t *testing.T) {
 	q, now := newQueues(), time.Time{}
-	q.up(eventSendersMax)
+	q.restart(eventSendersMax)
 	q.add("a", "patch a")
 	fail := func(name string) time.Duration {
 		t.Helper()
@@ -194,8 +194,8 @@ func TestBackoff(t *testing.T) {
 		if l == nil || l.name != name {
 			t.Fatalf("next queue = %+v, want %s", l, name)
 		}
-		r, _ := q.take(l, now)
-		return q.done(l, r, now)
+		r, _ := q.dequeue(l, now)
+		return q.finish(l, r, now)
 	}
 	about := func(what string, got, least time.Duration) {
 		t.Helper()
@@ -214,11 +214,11 @@ func TestBackoff(t *testing.T) {
 	l, _ := q.next(now)
 	q.add("b", "patch b")
 	about("b at first", fail("b"), RetryFirst)
-	q.take(l, now)
-	q.done(l, waitingReport{}, now)
+	q.dequeue(l, now)
+	q.finish(l, waitingReport{}, now)
 	q.add("a", "patch a")
 	about("a after a success", fail("a"), RetryFirst)
-	q.up(eventSendersMax)
+	q.restart(eventSendersMax)
 	q.add("a", "patch a")
 	about("a over a new link", fail("a"), RetryFirst)
 }

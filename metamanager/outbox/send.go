@@ -34,13 +34,13 @@ func (o *Outbox) sendQueue(ctx context.Context, l *queue) {
 	var r waitingReport
 	var err error
 	defer func() {
-		wait := o.queues.done(l, r, time.Now())
+		wait := o.queues.finish(l, r, time.Now())
 		if err != nil && wait > 0 {
 			klog.V(2).InfoS("Report not accepted by the cloud; trying again", "report", r.key, "in", wait, "err", err)
 		}
 	}()
 	for {
-		next, ok := o.queues.take(l, time.Now())
+		next, ok := o.queues.dequeue(l, time.Now())
 		if r = next; !ok {
 			return
 		}
@@ -65,7 +65,7 @@ func (o *Outbox) sendReport(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	if o.acks.has(r) {
+	if o.acks.answered(r) {
 		return nil
 	}
 	var msg model.Message

@@ -108,9 +108,9 @@ type reserve struct {
 
 func (r reserve) name() string { return r.path + ".reserve" }
 
-// keep makes the reserve if there is none, and if that leaves as much room again for others. It tells
+// ensure makes the reserve if there is none, and if that leaves as much room again for others. It tells
 // whether there is one now.
-func (r reserve) keep() bool {
+func (r reserve) ensure() bool {
 	if r.size <= 0 {
 		return true
 	}

@@ -144,7 +144,7 @@ func (b *rollback) build(ctx context.Context) (err error) {
 		return err
 	}
 	c := &carryOver{from: newer, tx: tx, maxGap: b.maxGap}
-	if err := c.all(ctx); err != nil {
+	if err := c.copyTables(ctx); err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
 	b.result = Recovery{
@@ -286,8 +286,8 @@ const (
 	sqlAgentPut = "INSERT OR REPLACE INTO agent(key,value) VALUES(?,?)"
 )
 
-// all carries over each table that this version can read.
-func (c *carryOver) all(ctx context.Context) error {
+// copyTables carries over each table that this version can read.
+func (c *carryOver) copyTables(ctx context.Context) error {
 	var seq int64
 	if err := c.tx.QueryRowContext(ctx, sqlLastSeq).Scan(&seq); err != nil {
 		return err
@@ -341,7 +341,7 @@ func (c *carryOver) table(
 		whole, err = r.query(ctx, "SELECT 0, "+t.columns+" FROM "+t.name, func(int64) bool { return true })
 		r.gap = !whole
 	} else {
-		err = r.all(ctx)
+		err = r.copyTable(ctx)
 	}
 	c.saved += r.saved
 	return !r.gap, err

@@ -15,7 +15,7 @@ func (s *Store) Get(ctx context.Context, key string) (Meta, error) {
 		return Meta{}, fmt.Errorf("%s: %w", key, ErrNotFound)
 	}
 	if err != nil {
-		return Meta{}, fmt.Errorf("read %s: %w", key, s.note(err))
+		return Meta{}, fmt.Errorf("read %s: %w", key, s.classify(err))
 	}
 	return m, nil
 }
@@ -40,20 +40,20 @@ func (s *Store) List(ctx context.Context, typ string) ([]Meta, error) {
 func (s *Store) Each(ctx context.Context, typ string, do func(Meta) error) error {
 	rows, err := s.stmts[sqlList].QueryContext(ctx, typ)
 	if err != nil {
-		return fmt.Errorf("list %s: %w", typ, s.note(err))
+		return fmt.Errorf("list %s: %w", typ, s.classify(err))
 	}
 	defer rows.Close()
 	for rows.Next() {
 		m := Meta{Type: typ}
 		if err := rows.Scan(&m.Key, &m.Value); err != nil {
-			return fmt.Errorf("list %s: %w", typ, s.note(err))
+			return fmt.Errorf("list %s: %w", typ, s.classify(err))
 		}
 		if err := do(m); err != nil {
 			return err
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return fmt.Errorf("list %s: %w", typ, s.note(err))
+		return fmt.Errorf("list %s: %w", typ, s.classify(err))
 	}
 	return nil
 }
@@ -72,19 +72,19 @@ func (s *Store) OutboxKeys(ctx context.Context) ([]Report, error) {
 func (s *Store) reports(ctx context.Context, text string, fields func(*Report) []any) ([]Report, error) {
 	rows, err := s.stmts[text].QueryContext(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list outbox: %w", s.note(err))
+		return nil, fmt.Errorf("list outbox: %w", s.classify(err))
 	}
 	defer rows.Close()
 	var list []Report
 	for rows.Next() {
 		var r Report
 		if err := rows.Scan(fields(&r)...); err != nil {
-			return nil, fmt.Errorf("list outbox: %w", s.note(err))
+			return nil, fmt.Errorf("list outbox: %w", s.classify(err))
 		}
 		list = append(list, r)
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("list outbox: %w", s.note(err))
+		return nil, fmt.Errorf("list outbox: %w", s.classify(err))
 	}
 	return list, nil
 }
@@ -97,7 +97,7 @@ func (s *Store) OutboxGet(ctx context.Context, key string) (Report, error) {
 		return Report{}, fmt.Errorf("report %s: %w", key, ErrNotFound)
 	}
 	if err != nil {
-		return Report{}, fmt.Errorf("read report %s: %w", key, s.note(err))
+		return Report{}, fmt.Errorf("read report %s: %w", key, s.classify(err))
 	}
 	return r, nil
 }
@@ -110,7 +110,7 @@ func (s *Store) AgentValue(ctx context.Context, key string) (string, error) {
 		return "", fmt.Errorf("note %s: %w", key, ErrNotFound)
 	}
 	if err != nil {
-		return "", fmt.Errorf("read note %s: %w", key, s.note(err))
+		return "", fmt.Errorf("read note %s: %w", key, s.classify(err))
 	}
 	return value, nil
 }

@@ -110,7 +110,7 @@ func (t *salvageTable) copyRows(
 		return 0, false, err
 	}
 	c := &rowCopy{table: t, from: from, tx: tx, maxGap: maxGap, next: 1, sound: true}
-	if err := c.all(ctx); err != nil {
+	if err := c.copyTable(ctx); err != nil {
 		return 0, false, errors.Join(err, tx.Rollback())
 	}
 	return c.saved, c.sound, tx.Commit()
@@ -131,8 +131,8 @@ type rowCopy struct {
 	each func(values []any, taken bool)
 }
 
-// all goes through the table, over the places that cannot be read.
-func (c *rowCopy) all(ctx context.Context) error {
+// copyTable goes through the table, over the places that cannot be read.
+func (c *rowCopy) copyTable(ctx context.Context) error {
 	for {
 		whole, err := c.scan(ctx, "rowid >= ? ORDER BY rowid", c.next)
 		if err != nil || whole {
@@ -201,15 +201,15 @@ func (c *rowCopy) query(
 		if rows.Scan(targets...) != nil || !take(id) {
 			return false, ctx.Err()
 		}
-		if err := c.put(ctx, values); err != nil {
+		if err := c.copyRow(ctx, values); err != nil {
 			return false, err
 		}
 	}
 	return rows.Err() == nil, ctx.Err()
 }
 
-// put copies one row, unless it is plainly not what was once written.
-func (c *rowCopy) put(ctx context.Context, values []any) error {
+// copyRow copies one row, unless it is plainly not what was once written.
+func (c *rowCopy) copyRow(ctx context.Context, values []any) error {
 	for i, v := range values {
 		if b, ok := v.([]byte); ok {
 			values[i] = string(b)

@@ -151,7 +151,7 @@ func openLocked(ctx context.Context, path string, opts Options, prepare func() e
 		return nil, nil, errors.Join(err, l.abandon())
 	}
 	s.lock, s.writer.reserve = l, r
-	s.writer.tight = !r.keep() && released
+	s.writer.tight = !r.ensure() && released
 	go func() {
 		defer close(s.done)
 		s.writer.run(s.jobs)
@@ -216,7 +216,7 @@ func openFile(ctx context.Context, path string, opts Options) (s *Store, err err
 	if err := migrate(ctx, s.write, path); err != nil {
 		return s, err
 	}
-	if s.writer, err = newWriter(ctx, s.write, opts.MaxBatch, s.note); err != nil {
+	if s.writer, err = newWriter(ctx, s.write, opts.MaxBatch, s.classify); err != nil {
 		return s, err
 	}
 	s.writer.quiet = func() {
@@ -267,7 +267,7 @@ func (s *Store) Close() error {
 	close(s.jobs)
 	s.closing.Unlock()
 	<-s.done
-	err := errors.Join(s.note(s.writer.fold()), s.closeFiles())
+	err := errors.Join(s.classify(s.writer.runCheckpoint()), s.closeFiles())
 	if s.frozen {
 		err = errors.Join(err, removeIfThere(s.path)) // it takes up memory
 	}
@@ -288,8 +288,8 @@ func (s *Store) closeFiles() error {
 	return errors.Join(append(errs, s.read.Close(), s.write.Close())...)
 }
 
-// note classifies an error on its way to the caller, and reports damage.
-func (s *Store) note(err error) error {
+// classify classifies an error on its way to the caller, and reports damage.
+func (s *Store) classify(err error) error {
 	err = classify(err)
 	if errors.Is(err, ErrCorrupt) && s.damaged.CompareAndSwap(false, true) && s.onDamage != nil {
 		s.onDamage(err)

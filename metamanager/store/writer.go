@@ -154,7 +154,7 @@ func (w *writer) run(jobs <-chan *job) {
 // serve does a batch and answers each of its jobs.
 func (w *writer) serve(batch []*job) {
 	if w.tight {
-		if w.tight = !w.reserve.keep(); !w.tight {
+		if w.tight = !w.reserve.ensure(); !w.tight {
 			w.urgent = nil
 		}
 	}
@@ -255,9 +255,9 @@ func (w *writer) release() bool {
 	return released
 }
 
-// fold checkpoints the log into the file when there are no readers. If the disk is full, the data stays in the log,
-// where it is as safe.
-func (w *writer) fold() error {
+// runCheckpoint checkpoints the log into the file when there are no readers. If the disk is full, the data stays in the
+// log, where it is as safe.
+func (w *writer) runCheckpoint() error {
 	fold := func() error {
 		_, err := w.conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(TRUNCATE)")
 		return err
@@ -346,14 +346,14 @@ func (w *writer) do(op Op) error {
 	switch op.kind {
 	case opUpsert, opReplace:
 		if op.guard != nil {
-			if ok, err := w.ask(op, op.kind == opUpsert); err != nil || !ok {
+			if ok, err := w.checkGuard(op, op.kind == opUpsert); err != nil || !ok {
 				return err
 			}
 		}
 		return w.exec(sqlUpsert, op.meta.Key, op.meta.Type, string(op.meta.Value))
 	case opDelete:
 		if op.guard != nil {
-			if ok, err := w.ask(op, false); err != nil || !ok {
+			if ok, err := w.checkGuard(op, false); err != nil || !ok {
 				return err
 			}
 		}
@@ -374,8 +374,8 @@ func (w *writer) do(op Op) error {
 	return fmt.Errorf("%w: unknown kind %d", errBadOp, op.kind)
 }
 
-// ask asks a guard about the stored value; without one the answer is none.
-func (w *writer) ask(op Op, none bool) (ok bool, err error) {
+// checkGuard asks a guard about the stored value; without one the answer is none.
+func (w *writer) checkGuard(op Op, none bool) (ok bool, err error) {
 	var old []byte
 	var typ string
 	err = w.stmts[sqlGet].QueryRow(op.meta.Key).Scan(&old, &typ)

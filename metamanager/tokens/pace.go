@@ -37,8 +37,8 @@ func (p *pace) allow(now time.Time) bool {
 	return true
 }
 
-// hold lets none be renewed for a while: what matters more goes over a new link first.
-func (p *pace) hold(now time.Time) {
+// pauseRenewals lets none be renewed for a while: what matters more goes over a new link first.
+func (p *pace) pauseRenewals(now time.Time) {
 	p.mu.Lock()
 	p.last = now
 	p.mu.Unlock()

@@ -73,7 +73,7 @@ func TestTokenPace(t *testing.T) {
 	} {
 		at = at.Add(step.after)
 		if step.hold {
-			p.hold(at)
+			p.pauseRenewals(at)
 		}
 		if got := p.allow(at); got != step.want {
 			t.Errorf("step %d: allow = %v, want %v", i, got, step.want)

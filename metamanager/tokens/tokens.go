@@ -41,7 +41,7 @@ type Tokens struct {
 func New(ask Ask) *Tokens { return &Tokens{ask: ask} }
 
 // LinkUp lets no token be renewed for a while that can wait: what matters more goes over a new link first.
-func (t *Tokens) LinkUp(now time.Time) { t.pace.hold(now) }
+func (t *Tokens) LinkUp(now time.Time) { t.pace.pauseRenewals(now) }
 
 // Keep reports whether a stored token is not to be renewed now.
 func (t *Tokens) Keep(token []byte, now time.Time) bool {
@@ -64,7 +64,7 @@ type request struct {
 // errPanicked is the error of a request that did not end otherwise.
 var errPanicked = errors.New("the request for the token panicked")
 
-// start returns the request for a row. If mine is set, the caller makes the request and calls end.
+// start returns the request for a row. If mine is set, the caller makes the request and calls finish.
 func (p *pending) start(row string) (ask *request, mine bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,7 +79,7 @@ func (p *pending) start(row string) (ask *request, mine bool) {
 	return ask, true
 }
 
-func (p *pending) end(row string, ask *request) {
+func (p *pending) finish(row string, ask *request) {
 	p.mu.Lock()
 	delete(p.byRow, row)
 	p.mu.Unlock()
@@ -95,7 +95,7 @@ func (t *Tokens) Ask(ctx context.Context, account resource.Key, msg *model.Messa
 	}
 	ask, mine := t.pending.start(row)
 	if mine {
-		defer t.pending.end(row, ask)
+		defer t.pending.finish(row, ask)
 		ask.data, ask.err = t.ask(ctx, account, msg)
 		return ask.data, ask.err
 	}

@@ -65,16 +65,16 @@ func (c *CAs) verify(ctx context.Context, chain []*x509.Certificate) error {
 	if c.old() {
 		c.refresh(ctx)
 	}
-	err := c.try(chain)
+	err := c.verifyChain(chain)
 	if err == nil || !unknownSigner(err) || !c.refresh(ctx) {
 		return err
 	}
-	return c.try(chain)
+	return c.verifyChain(chain)
 }
 
 // Known reports whether a known CA has signed a certificate, chain being it and those that it came with. It does not
 // ask the cluster.
-func (c *CAs) Known(chain []*x509.Certificate) bool { return c.try(chain) == nil }
+func (c *CAs) Known(chain []*x509.Certificate) bool { return c.verifyChain(chain) == nil }
 
 // old reports whether it is time to ask the cluster again.
 func (c *CAs) old() bool {
@@ -89,7 +89,7 @@ func unknownSigner(err error) bool {
 	return unknown || errors.Is(err, errNoCA)
 }
 
-func (c *CAs) try(chain []*x509.Certificate) error {
+func (c *CAs) verifyChain(chain []*x509.Certificate) error {
 	between := certs.Pool(chain[1:]...)
 	err := errNoCA
 	for _, roots := range c.pools() {

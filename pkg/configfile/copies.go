@@ -177,7 +177,7 @@ func (c Copies) Keep(data []byte, proof Proof) error {
 	newest, ok := c.Newest()
 	same := ok && newest.Path == c.path(0) && bytes.Equal(newest.Data, data)
 	if same && newest.Proof == proof {
-		return c.settle()
+		return c.tidy()
 	}
 	if ok && !same {
 		for i := copiesMax - 1; i > 0; i-- {
@@ -190,12 +190,12 @@ func (c Copies) Keep(data []byte, proof Proof) error {
 	if err := certs.WriteFile(c.path(0), append([]byte(head+"\n"), data...)); err != nil {
 		return fmt.Errorf("copy of the configuration: %w", err)
 	}
-	return c.settle()
+	return c.tidy()
 }
 
-// settle makes the copies in the folder of the store those that count: the link points to them, and those in earlier
+// tidy makes the copies in the folder of the store those that count: the link points to them, and those in earlier
 // folders are removed.
-func (c Copies) settle() error {
+func (c Copies) tidy() error {
 	c.link()
 	var errs []error
 	for _, dir := range c.before {
@@ -262,7 +262,7 @@ func (c Copies) Refuse(data []byte, reason string, final bool) error {
 		Times:    1,
 		Final:    final,
 	}
-	if r, ok := c.readRefusal(); ok && r.of(next) {
+	if r, ok := c.readRefusal(); ok && r.sameAs(next) {
 		next.Times = r.Times + 1
 	}
 	return c.writeRefusal(next)
@@ -291,7 +291,7 @@ func (c Copies) Refused(data []byte) string {
 		return ""
 	}
 	now := refusal{File: c.file, SHA256: digest(data), Modified: info.ModTime()}
-	if r, ok := c.readRefusal(); ok && r.of(now) && !r.Over {
+	if r, ok := c.readRefusal(); ok && r.sameAs(now) && !r.Over {
 		return r.Reason
 	}
 	return ""
@@ -357,7 +357,7 @@ func (c Copies) EndTrial() error {
 
 func (c Copies) trialFile() string { return filepath.Join(c.dir, trialName) }
 
-func (r refusal) of(other refusal) bool {
+func (r refusal) sameAs(other refusal) bool {
 	return r.File == other.File && r.SHA256 == other.SHA256 && r.Modified.Equal(other.Modified)
 }
 

@@ -78,13 +78,15 @@ func NewKeeper(opts KeeperOptions) *Keeper { return &Keeper{opts, make(chan cand
 // InForce tells the keeper of a configuration that is in force: the agent runs with it. whole reports whether none of
 // it needs a restart. It does not block, and is called by one goroutine at a time.
 func (k *Keeper) InForce(config *v1alpha2.EdgeCore, data []byte, whole bool) {
-	k.tell(candidate{config: config, data: data, whole: whole})
+	k.sendCandidate(candidate{config: config, data: data, whole: whole})
 }
 
 // Refused tells the keeper that a copy is in force, since the file was refused after a trial.
-func (k *Keeper) Refused(config *v1alpha2.EdgeCore) { k.tell(candidate{config: config, refused: true}) }
+func (k *Keeper) Refused(config *v1alpha2.EdgeCore) {
+	k.sendCandidate(candidate{config: config, refused: true})
+}
 
-func (k *Keeper) tell(c candidate) {
+func (k *Keeper) sendCandidate(c candidate) {
 	c.since = time.Now()
 	select {
 	case <-k.next:
@@ -106,7 +108,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			return
 		case c := <-k.next:
 			for next := &c; next != nil; {
-				next = k.try(ctx, *next)
+				next = k.runTrial(ctx, *next)
 			}
 		}
 	}
@@ -123,8 +125,8 @@ func (k *Keeper) Start(ctx context.Context) (end func()) {
 	}
 }
 
-// try keeps a configuration, or goes back. It returns the newer configuration that ends the trial of this one.
-func (k *Keeper) try(ctx context.Context, c candidate) (newer *candidate) {
+// runTrial keeps a configuration, or goes back. It returns the newer configuration that ends the trial of this one.
+func (k *Keeper) runTrial(ctx context.Context, c candidate) (newer *candidate) {
 	t := k.trialOf(c)
 	if t.none {
 		return nil
@@ -133,18 +135,18 @@ func (k *Keeper) try(ctx context.Context, c candidate) (newer *candidate) {
 	proof, kept := t.proof, false
 	if t.limit == 0 { // before the runtime is asked, which may take its time
 		proof.Connected = proof.Connected || k.connected(c, false)
-		k.keep(c, proof)
+		k.promote(c, proof)
 		kept = true
 	}
 	for {
 		elapsed := clock.elapsed()
-		s := k.look(ctx, c, t, elapsed >= t.limit)
+		s := k.checkTrial(ctx, c, t, elapsed >= t.limit)
 		switch v := verdictOf(t, s, elapsed); v {
 		case verdictKeep:
 			if next := proof.Any(s.proof()); !kept || next != proof {
 				proof, kept = next, true
 				k.endTrial()
-				k.keep(c, proof)
+				k.promote(c, proof)
 			}
 			if !c.whole || (proof.Connected || !s.cloud) && (proof.Ran || !s.pods) {
 				return nil
@@ -226,8 +228,8 @@ func verdictOf(t trial, s state, elapsed time.Duration) verdict {
 	return verdictWait
 }
 
-// look finds out what a configuration has reached. over: its time is over.
-func (k *Keeper) look(ctx context.Context, c candidate, t trial, over bool) state {
+// checkTrial finds out what a configuration has reached. over: its time is over.
+func (k *Keeper) checkTrial(ctx context.Context, c candidate, t trial, over bool) state {
 	s := state{
 		cloud:     k.opts.Connected != nil,
 		connected: t.proof.Connected || k.connected(c, t.link && !c.refused),
@@ -337,7 +339,7 @@ func pauseOf(seconds time.Duration, refusals int) time.Duration {
 	return pause
 }
 
-func (k *Keeper) keep(c candidate, proof configfile.Proof) {
+func (k *Keeper) promote(c candidate, proof configfile.Proof) {
 	if !c.whole {
 		return
 	}

@@ -143,9 +143,9 @@ type Conn struct {
 func newConn(ws *websocket.Conn, silence time.Duration) *Conn {
 	c := &Conn{ws: ws, silence: silence}
 	ws.SetReadLimit(header + MaxData)
-	ws.SetPongHandler(func(string) error { return c.heard() })
+	ws.SetPongHandler(func(string) error { return c.extendDeadline() })
 	ws.SetPingHandler(func(text string) error {
-		if err := c.heard(); err != nil {
+		if err := c.extendDeadline(); err != nil {
 			return err
 		}
 		err := ws.WriteControl(websocket.PongMessage, []byte(text), time.Now().Add(time.Second))
@@ -157,8 +157,8 @@ func newConn(ws *websocket.Conn, silence time.Duration) *Conn {
 	return c
 }
 
-// heard moves the deadline for the peer's next message.
-func (c *Conn) heard() error { return c.ws.SetReadDeadline(time.Now().Add(c.silence)) }
+// extendDeadline moves the deadline for the peer's next message.
+func (c *Conn) extendDeadline() error { return c.ws.SetReadDeadline(time.Now().Add(c.silence)) }
 
 // Accept upgrades a request of a node. On an error the request has been answered. The caller checks before who may
 // connect.
@@ -216,7 +216,7 @@ func (c *Conn) KeepAlive(ctx context.Context) {
 
 // Read reads the next message. After an error the tunnel has ended.
 func (c *Conn) Read() (Message, error) {
-	if err := c.heard(); err != nil {
+	if err := c.extendDeadline(); err != nil {
 		return Message{}, err
 	}
 	kind, text, err := c.ws.ReadMessage()

@@ -67,10 +67,10 @@ func TakeFromEnv() *Notifier {
 }
 
 // Ready reports that the process is ready; it handles errors like Start.
-func (n *Notifier) Ready() { n.tell(Ready) }
+func (n *Notifier) Ready() { n.send(Ready) }
 
-// tell sends states and logs errors: the process continues without its service manager.
-func (n *Notifier) tell(lines ...string) {
+// send sends states and logs errors: the process continues without its service manager.
+func (n *Notifier) send(lines ...string) {
 	if err := n.Send(lines...); err != nil {
 		klog.ErrorS(err, "Service manager not notified", "what", lines)
 	}
@@ -83,7 +83,7 @@ func (n *Notifier) Start(ctx context.Context, alive func() error, status func() 
 	wg.Go(func() {
 		n.Keep(ctx, alive, status)
 		<-ctx.Done()
-		n.tell(Stopping)
+		n.send(Stopping)
 	})
 	return wg.Wait
 }

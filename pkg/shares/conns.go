@@ -141,8 +141,8 @@ func (b *Conns) await(closed <-chan struct{}) bool {
 	}
 }
 
-// enter gives a new connection a place, or not; victim is the connection that loses its place to it, if any.
-func (b *Conns) enter(c *Conn) (victim *Conn, ok bool) {
+// admit gives a new connection a place, or not; victim is the connection that loses its place to it, if any.
+func (b *Conns) admit(c *Conn) (victim *Conn, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	have, silent := 0, 0
@@ -169,7 +169,7 @@ func (b *Conns) enter(c *Conn) (victim *Conn, ok bool) {
 		victim = most.victim()
 	}
 	if victim != nil {
-		b.leave(victim)
+		b.release(victim)
 	}
 	b.last++
 	c.number, c.silent = b.last, b.opts.Hello > 0
@@ -216,8 +216,8 @@ func (b *Conns) remove(c *Conn) {
 	b.count--
 }
 
-// leave takes a connection off the count, once. b.mu is held.
-func (b *Conns) leave(c *Conn) {
+// release takes a connection off the count, once. b.mu is held.
+func (b *Conns) release(c *Conn) {
 	if c.gone {
 		return
 	}
@@ -292,7 +292,7 @@ func (c *Conn) Close() error {
 func (c *Conn) Done() {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
-	c.of.leave(c)
+	c.of.release(c)
 }
 
 // Admit notes that the client of the connection is authenticated and authorized.

@@ -23,7 +23,7 @@ func (b *Conns) Listen(inner net.Listener) net.Listener {
 // options, it has one as a silent connection until AwaitHello.
 func (b *Conns) Enter(c net.Conn) *Conn {
 	own := &Conn{Conn: c, of: b, source: b.sourceOf(c.RemoteAddr())}
-	victim, ok := b.enter(own)
+	victim, ok := b.admit(own)
 	if victim != nil {
 		_ = victim.Conn.Close() // it has lost its place already
 	}
@@ -117,13 +117,13 @@ func (l *listener) run() {
 		c, err := l.accept()
 		if err != nil {
 			// The next caller of Accept gets the error, and decides how long to wait.
-			if !l.pass(accepted{err: err}) || errors.Is(err, net.ErrClosed) {
+			if !l.handOver(accepted{err: err}) || errors.Is(err, net.ErrClosed) {
 				return
 			}
 			continue
 		}
 		l.waiting.Go(func() {
-			if l.awaitHello(c) && !l.pass(accepted{conn: c}) {
+			if l.awaitHello(c) && !l.handOver(accepted{conn: c}) {
 				_ = c.Close()
 			}
 		})
@@ -149,8 +149,8 @@ func (l *listener) awaitHello(c *Conn) bool {
 	return arrived
 }
 
-// pass hands over a result, and reports whether somebody has taken it.
-func (l *listener) pass(a accepted) bool {
+// handOver hands over a result, and reports whether somebody has taken it.
+func (l *listener) handOver(a accepted) bool {
 	select {
 	case l.ready <- a:
 		return true

@@ -94,7 +94,7 @@ func (a *arrivals) readAvailable() (*model.Message, error) {
 			}
 			return nil, err
 		}
-		a.conn.heard()
+		a.conn.setHeard()
 		data = (*buf)[:n]
 	}
 }

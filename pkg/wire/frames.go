@@ -58,7 +58,7 @@ func (f *frameReader) feed(data []byte) (done *frame, rest []byte, err error) {
 			}
 		}
 		n := int(min(f.left, int64(len(data))))
-		f.take(data[:n])
+		f.unmask(data[:n])
 		data = data[n:]
 		if f.left > 0 {
 			return nil, nil, nil
@@ -77,7 +77,7 @@ func (f *frameReader) header(data []byte) (rest []byte, err error) {
 		f.have++
 		data = data[1:]
 		if f.have == f.headSize() {
-			err := f.begin()
+			err := f.checkHead()
 			f.have = 0
 			return data, err
 		}
@@ -103,8 +103,8 @@ func (f *frameReader) headSize() int {
 	return size
 }
 
-// begin checks the head of a frame.
-func (f *frameReader) begin() error {
+// checkHead checks the head of a frame.
+func (f *frameReader) checkHead() error {
 	b0, b1 := f.head[0], f.head[1]
 	f.fin, f.opcode = b0&0x80 != 0, b0&0x0f
 	size := f.headSize()
@@ -158,8 +158,8 @@ func (f *frameReader) fits(length uint64) error {
 	return nil
 }
 
-// take unmasks part of the payload.
-func (f *frameReader) take(part []byte) {
+// unmask unmasks part of the payload.
+func (f *frameReader) unmask(part []byte) {
 	to := &f.message
 	if f.opcode >= opClose {
 		to = &f.control

@@ -73,7 +73,7 @@ type quicConn struct {
 func (c *quicConn) start() *quicConn {
 	c.tally.start = time.Now()
 	if c.features.Streams {
-		end := func(why error) { c.end(why, CloseGoingAway, why.Error()) }
+		end := func(why error) { c.endWith(why, CloseGoingAway, why.Error()) }
 		c.streams = &Streams{conn: c.conn, unread: unreadOf(c.conn), heard: c.tally.heard.Load, end: end}
 	}
 	_ = c.control.SetDeadline(time.Time{})
@@ -92,8 +92,8 @@ func (c *quicConn) Stats() Stats {
 	return s
 }
 
-func (c *quicConn) heard() {
-	c.tally.hear()
+func (c *quicConn) setHeard() {
+	c.tally.setHeard()
 	c.allowSilence()
 }
 
@@ -107,7 +107,7 @@ func (c *quicConn) readPings() {
 	for {
 		n, err := c.control.Read(signs[:])
 		for _, sign := range signs[:n] {
-			c.heard()
+			c.setHeard()
 			if sign == signPong {
 				continue
 			}
@@ -165,7 +165,7 @@ type quicActivityReader struct{ c *quicConn }
 func (h quicActivityReader) Read(p []byte) (int, error) {
 	n, err := h.c.messages.Read(p)
 	if n > 0 {
-		h.c.heard()
+		h.c.setHeard()
 	}
 	return n, err
 }
@@ -222,17 +222,17 @@ func (c *quicConn) writeError(err error) error {
 
 // fail ends the link with an error, and returns why it ended.
 func (c *quicConn) fail(err error) error {
-	c.end(err, CloseGoingAway, "")
+	c.endWith(err, CloseGoingAway, "")
 	return *c.cause.Load()
 }
 
 // Close implements Conn.
 func (c *quicConn) Close(code int, reason string) error {
-	c.end(ErrClosed, code, reason)
+	c.endWith(ErrClosed, code, reason)
 	return nil
 }
 
-func (c *quicConn) end(cause error, code int, reason string) {
+func (c *quicConn) endWith(cause error, code int, reason string) {
 	c.ending.Do(func() {
 		c.cause.Store(&cause)
 		_ = c.conn.CloseWithError(quic.ApplicationErrorCode(max(code, 0)), cutReason(reason))

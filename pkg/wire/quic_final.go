@@ -49,8 +49,8 @@ type ending struct {
 	times  int
 }
 
-// of follows a stream; closed is to be called once.
-func (e *ending) of(q finalSizer) {
+// follow follows a stream; closed is to be called once.
+func (e *ending) follow(q finalSizer) {
 	q.SetReceiveFinalSizeCallback(func(int64) { e.update(func() { e.isFinal = true }) })
 }
 

@@ -89,7 +89,7 @@ func TestEnding(t *testing.T) {
 				var f final
 				var unacknowledged atomic.Bool
 				e.reset = func() { e.acked(!unacknowledged.Load()) }
-				e.of(&f)
+				e.follow(&f)
 				hear := func(d time.Duration) {
 					for ; d > 0; d -= finalWait / 2 {
 						time.Sleep(finalWait / 2)

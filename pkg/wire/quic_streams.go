@@ -87,7 +87,7 @@ func (s *Streams) Open(ctx context.Context, address netip.Addr) (conn net.Conn, 
 		lose(shares.ErrUnread)
 		q.CancelRead(streamEnded)
 	})
-	e.of(q)
+	e.follow(q)
 	c := &Stream{countedStream: countedStream{q, s.unread}, conn: s.conn, closed: func(isRead, isReset bool) {
 		lose(nil)
 		if isRead {
@@ -224,6 +224,6 @@ var errStream = &Malformed{Err: errors.New("the cloud has opened a stream althou
 func (c *quicConn) forbidStreams() {
 	if _, err := c.conn.AcceptStream(c.conn.Context()); err == nil {
 		code, reason := CloseCode(errStream)
-		c.end(errStream, code, reason)
+		c.endWith(errStream, code, reason)
 	}
 }

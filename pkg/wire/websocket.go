@@ -63,7 +63,7 @@ type tally struct {
 	heard                                                  atomic.Int64 // since start
 }
 
-func (t *tally) hear() { t.heard.Store(int64(time.Since(t.start))) }
+func (t *tally) setHeard() { t.heard.Store(int64(time.Since(t.start))) }
 
 func (t *tally) stats() Stats {
 	return Stats{
@@ -80,7 +80,7 @@ func newWebSocket(ws *websocket.Conn, client bool, limits Limits, features Featu
 	c.tally.start = time.Now()
 	ws.SetReadLimit(limits.MaxMessage)
 	ws.SetPongHandler(func(string) error {
-		c.heard()
+		c.setHeard()
 		return nil
 	})
 	ws.SetPingHandler(c.pingCame)
@@ -104,9 +104,9 @@ func (c *wsConn) Stats() Stats {
 	return s
 }
 
-// heard notes a sign of life.
-func (c *wsConn) heard() {
-	c.tally.hear()
+// setHeard notes a sign of life.
+func (c *wsConn) setHeard() {
+	c.tally.setHeard()
 	c.allowSilence()
 }
 
@@ -119,7 +119,7 @@ func (c *wsConn) allowSilence() {
 
 // pingCame answers a ping beside the reading: if both ends waited here for the other to read, neither would.
 func (c *wsConn) pingCame(data string) error {
-	c.heard()
+	c.setHeard()
 	c.tally.pinged.Add(1)
 	if c.onPing != nil {
 		c.onPing()
@@ -176,7 +176,7 @@ type activityReader struct {
 func (h activityReader) Read(p []byte) (int, error) {
 	n, err := h.r.Read(p)
 	if n > 0 {
-		h.c.heard()
+		h.c.setHeard()
 	}
 	return n, err
 }
@@ -231,12 +231,12 @@ func (c *wsConn) write(data []byte) error {
 		form = compressed
 	}
 	return form(data).frames(writeStep, c.client, func(frame []byte) error {
-		return c.put(frame, time.Now().Add(c.limits.WriteTimeout))
+		return c.writeFrame(frame, time.Now().Add(c.limits.WriteTimeout))
 	})
 }
 
-// put writes a frame when those before it have left.
-func (c *wsConn) put(frame []byte, deadline time.Time) error {
+// writeFrame writes a frame when those before it have left.
+func (c *wsConn) writeFrame(frame []byte, deadline time.Time) error {
 	if !c.takeTurn(deadline) {
 		return os.ErrDeadlineExceeded
 	}
@@ -272,7 +272,7 @@ func (c *wsConn) takeTurn(deadline time.Time) bool {
 
 // control writes a control frame; data has at most maxControl bytes.
 func (c *wsConn) control(op byte, data []byte, timeout time.Duration) error {
-	return c.put(controlFrame(op, data, c.client), time.Now().Add(timeout))
+	return c.writeFrame(controlFrame(op, data, c.client), time.Now().Add(timeout))
 }
 
 // sayClose writes a close frame, the last one of a connection.

@@ -44,12 +44,12 @@ func (c *conn) Read(p []byte) (int, error) {
 	if t == nil {
 		return c.Conn.Read(p)
 	}
-	c.limiter.leave(t)
+	c.limiter.releaseSlot(t)
 	n, err := c.Conn.Read(p)
 	if n == 0 {
 		return n, err
 	}
-	first, failed := c.limiter.take(t)
+	first, failed := c.limiter.acquireSlot(t)
 	if failed != nil {
 		return 0, failed
 	}
@@ -64,7 +64,7 @@ func (c *conn) Read(p []byte) (int, error) {
 // Write returns the slot first, because it may wait for the network. What is left to do until the next Read is little.
 func (c *conn) Write(p []byte) (int, error) {
 	if t := c.turn.Load(); t != nil {
-		c.limiter.leave(t)
+		c.limiter.releaseSlot(t)
 	}
 	return c.Conn.Write(p)
 }
@@ -77,7 +77,7 @@ func (c *conn) Close() error {
 
 func (c *conn) done() {
 	if t := c.turn.Swap(nil); t != nil {
-		c.limiter.end(t)
+		c.limiter.closeTurn(t)
 	}
 }
 

@@ -81,15 +81,15 @@ func (l *Limiter) Counts() (waiting, working int) {
 	return l.started.Len() + l.fresh.Len(), l.working
 }
 
-// take waits for a slot. first reports the first slot of the connection.
-func (l *Limiter) take(t *turn) (first bool, err error) {
+// acquireSlot waits for a slot. first reports the first slot of the connection.
+func (l *Limiter) acquireSlot(t *turn) (first bool, err error) {
 	first, ready, err := l.request(t)
 	if ready != nil {
 		<-ready
 		err = l.granted(t)
 	}
 	if err == nil && first && time.Since(t.accepted) > l.opts.Timeout {
-		l.leave(t)
+		l.releaseSlot(t)
 		err = errWaited
 	}
 	if err != nil && !errors.Is(err, net.ErrClosed) && l.opts.Refused != nil {
@@ -134,15 +134,15 @@ func (l *Limiter) granted(t *turn) error {
 	return nil
 }
 
-// leave returns the slot of a connection, if it has one.
-func (l *Limiter) leave(t *turn) {
+// releaseSlot returns the slot of a connection, if it has one.
+func (l *Limiter) releaseSlot(t *turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.release(t)
 }
 
-// end returns what a connection has, and lets it wait no longer. It gets no slot after that.
-func (l *Limiter) end(t *turn) {
+// closeTurn returns what a connection has, and lets it wait no longer. It gets no slot after that.
+func (l *Limiter) closeTurn(t *turn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t.ended = true

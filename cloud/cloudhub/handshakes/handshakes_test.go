@@ -73,9 +73,9 @@ func FuzzLimiter(f *testing.F) {
 					started = append(started, c.turn)
 				}
 			case 2:
-				l.leave(c.turn)
+				l.releaseSlot(c.turn)
 			case 3:
-				l.end(c.turn)
+				l.closeTurn(c.turn)
 				same := func(t *turn) bool { return t == c.turn }
 				started, fresh = slices.DeleteFunc(started, same), slices.DeleteFunc(fresh, same)
 				if queued && isOpen(c.got) {
@@ -90,7 +90,7 @@ func FuzzLimiter(f *testing.F) {
 			l.verify(t, started, fresh, all[:])
 		}
 		for i := range all {
-			l.end(all[i].turn)
+			l.closeTurn(all[i].turn)
 			if all[i].got != nil && isOpen(all[i].got) {
 				t.Error("a connection waits after its end")
 			}
@@ -145,14 +145,14 @@ func TestFull(t *testing.T) {
 			t.Fatalf("request = %v, want room", err)
 		}
 	}
-	l.leave(started) // to the second
+	l.releaseSlot(started) // to the second
 	for i, c := range []struct {
 		host byte
 		want error
 	}{{1, nil}, {1, nil}, {1, errBusy}, {2, nil}, {2, nil}, {3, errBusy}} {
 		turn := from(c.host)
 		if c.want != nil {
-			if _, err := l.take(turn); !errors.Is(err, c.want) {
+			if _, err := l.acquireSlot(turn); !errors.Is(err, c.want) {
 				t.Errorf("connection %d: take = %v, want %v", i, err, c.want)
 			}
 		} else if _, ready, err := l.request(turn); err != nil || ready == nil {
@@ -346,11 +346,11 @@ func TestStartedFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l.leave(holder)
+	l.releaseSlot(holder)
 	if !slow.working {
 		t.Fatal("a new connection came before one that was started")
 	}
-	l.leave(slow)
+	l.releaseSlot(slow)
 	if !good.working {
 		t.Fatal("the slot was not given to the new connection")
 	}
@@ -360,7 +360,7 @@ func TestStartedFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	l.leave(good)
+	l.releaseSlot(good)
 	if !next.working {
 		t.Errorf("a connection came first with its read %d, want only %d such reads", slow.reads, promptReads)
 	}

@@ -159,11 +159,11 @@ func (d *Objects) Inventoried(node string, pods []wire.Held, has map[types.UID]b
 	for i := range pods {
 		held := &pods[i]
 		pod := d.caches.Held(node, held)
-		if pod == nil || caches.IsTrimmed(pod) || d.room.of(node, pod.UID) != withheldChange {
+		if pod == nil || caches.IsTrimmed(pod) || d.room.withheldWhy(node, pod.UID) != withheldChange {
 			continue
 		}
 		if o, err := caches.ToSend(caches.PodKey(pod), pod); err == nil && o.Version == held.Version {
-			d.room.has(node, pod.UID, caches.SizeOf(pod))
+			d.room.setDelivered(node, pod.UID, caches.SizeOf(pod))
 		}
 	}
 	d.roomChanged(change)
@@ -236,7 +236,7 @@ func (d *Objects) podFor(node string, key resource.Key) (*cloudhub.Object, error
 		return nil, err
 	}
 	var object *cloudhub.Object
-	why := d.room.of(node, pod.UID)
+	why := d.room.withheldWhy(node, pod.UID)
 	switch {
 	case why != withheldNot && pod.DeletionTimestamp != nil:
 		return d.sendEnding(node, key, pod)
@@ -306,7 +306,7 @@ func (d *Objects) namedOn(node string, key resource.Key) (named, withheld bool) 
 		case caches.LacksReferences(pod):
 			withheld = true
 		case !slices.Contains(podfacts.References(pod), key):
-		case d.room.of(node, pod.UID) == withheldWaiting:
+		case d.room.withheldWhy(node, pod.UID) == withheldWaiting:
 			withheld = true
 		default:
 			return true, withheld

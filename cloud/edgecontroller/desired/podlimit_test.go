@@ -147,7 +147,7 @@ func TestEndingPodsShrink(t *testing.T) {
 	w.hub.Take()
 	next := filledPod("greedy", "next", 60<<10, 2)
 	w.put(next)
-	if why := w.room.of("e1", next.UID); why != withheldNot {
+	if why := w.room.withheldWhy("e1", next.UID); why != withheldNot {
 		t.Errorf("the next pod is withheld: %q", why)
 	}
 	if got := w.hub.Take(); !slices.Contains(got, "e1 greedy/pod/gone") {
@@ -210,7 +210,7 @@ func TestRollingPodsKeepRoom(t *testing.T) {
 			w.room.send("e1", uid, size)
 		}
 		replacement := filledPod("honest", fmt.Sprint("new", i), size, int64(100+i))
-		if why := w.room.of("e1", replacement.UID); why != withheldNot {
+		if why := w.room.withheldWhy("e1", replacement.UID); why != withheldNot {
 			t.Errorf("pod %d that replaces another is withheld: %q", i, why)
 		}
 	}
@@ -273,7 +273,7 @@ func TestWithheldChangeNotice(t *testing.T) {
 	w := limitedFixture(t, 0, 50<<10)
 	pod := startedAt(filledPod("a", "p", 60<<10, 1), 1)
 	w.put(pod)
-	w.room.has("e1", pod.UID, caches.SizeOf(pod))
+	w.room.setDelivered("e1", pod.UID, caches.SizeOf(pod))
 	for w.notices.Keys.Len() > 0 {
 		k, _ := w.notices.Keys.Get()
 		w.notices.Keys.Done(k)
@@ -301,7 +301,7 @@ func TestHeldOnceSent(t *testing.T) {
 	}
 	older := filledPod("honest", "h", 100<<10, 1)
 	w.put(older)
-	if why := w.room.of("e1", older.UID); why != withheldNot {
+	if why := w.room.withheldWhy("e1", older.UID); why != withheldNot {
 		t.Errorf("the older pod is withheld: %q", why)
 	}
 }
@@ -335,7 +335,7 @@ func TestReinstalledDevice(t *testing.T) {
 	for i := range 3 {
 		w.put(startedAt(filledPod(fmt.Sprint("greedy", i), "g", 60<<10, 3), 1))
 	}
-	if why := w.room.of("e1", honest.UID); why != withheldChange {
+	if why := w.room.withheldWhy("e1", honest.UID); why != withheldChange {
 		t.Fatalf("before, the pod is withheld as %q, want %q", why, withheldChange)
 	}
 	w.sessions.Connected("e1", "edgecore/websocket")
@@ -361,7 +361,7 @@ func TestNoticeAfterInventory(t *testing.T) {
 		w.notices.Keys.Done(k)
 	}
 	w.Inventoried(t.Context(), "e1", []wire.Held{fakes.HeldStatus(next, "")})
-	if why := w.room.of("e1", old.UID); why != withheldWaiting || w.notices.Keys.Len() == 0 {
+	if why := w.room.withheldWhy("e1", old.UID); why != withheldWaiting || w.notices.Keys.Len() == 0 {
 		t.Errorf("the older pod is withheld as %q, and %d events are queued", why, w.notices.Keys.Len())
 	}
 }

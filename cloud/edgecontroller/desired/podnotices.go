@@ -80,8 +80,8 @@ func (n *podNotices) sync(ctx context.Context, key string) error {
 	if pod == nil || pod.UID != uid || !n.sessions.ConnectedHere(pod.Spec.NodeName) {
 		return nil
 	}
-	id := notice{uid, n.room.of(pod.Spec.NodeName, uid)}
-	reason, message := n.text(pod, id.why)
+	id := notice{uid, n.room.withheldWhy(pod.Spec.NodeName, uid)}
+	reason, message := n.eventText(pod, id.why)
 	now := time.Now()
 	if at, ok := n.recent.Get(id); reason == "" || ok && now.Sub(at.(time.Time)) < noticeRepeat {
 		return nil
@@ -104,8 +104,8 @@ func (n *podNotices) sync(ctx context.Context, key string) error {
 	return err
 }
 
-// text returns the reason and message of the event; none if the pod is not withheld, or about to go.
-func (n *podNotices) text(pod *v1.Pod, why withheld) (reason, message string) {
+// eventText returns the reason and message of the event; none if the pod is not withheld, or about to go.
+func (n *podNotices) eventText(pod *v1.Pod, why withheld) (reason, message string) {
 	node, own, shared := pod.Spec.NodeName, n.room.own>>20, n.room.shared>>20
 	if pod.DeletionTimestamp != nil {
 		return "", ""

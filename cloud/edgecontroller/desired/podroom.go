@@ -267,7 +267,7 @@ func (r *podRoom) changed(old, now *v1.Pod, sameContent bool) (change roomChange
 		n = newNodeRoom()
 		r.nodes[now.Spec.NodeName] = n
 	}
-	if n.put(now, sameContent, r.full) {
+	if n.setPod(now, sameContent, r.full) {
 		r.decideSoon(now.Spec.NodeName, n, &change)
 	}
 	return change
@@ -285,7 +285,7 @@ func (r *podRoom) count(node string, pod *v1.Pod, early bool) (change roomChange
 	if _, ok := n.pods[pod.UID]; ok {
 		return change
 	}
-	n.put(pod, false, r.full)
+	n.setPod(pod, false, r.full)
 	p := n.pods[pod.UID]
 	p.early = early
 	n.pods[pod.UID] = p
@@ -326,8 +326,8 @@ func (n *nodeRoom) remove(uid types.UID) bool {
 	return true
 }
 
-// put stores what a pod needs, and reports whether that changed.
-func (n *nodeRoom) put(pod *v1.Pod, sameContent bool, full func(*nodeRoom) bool) (changed bool) {
+// setPod stores what a pod needs, and reports whether that changed.
+func (n *nodeRoom) setPod(pod *v1.Pod, sameContent bool, full func(*nodeRoom) bool) (changed bool) {
 	before, ok := n.pods[pod.UID]
 	p := podNeed{
 		key:      caches.PodKey(pod),
@@ -368,7 +368,7 @@ func (r *podRoom) decideSoon(node string, n *nodeRoom, change *roomChange) {
 	switch {
 	case !r.deciding:
 	case !r.full(n):
-		change.add(n.settle())
+		change.add(n.assignRoom())
 	case !n.due:
 		n.due = true
 		if change.due == nil {
@@ -378,8 +378,8 @@ func (r *podRoom) decideSoon(node string, n *nodeRoom, change *roomChange) {
 	}
 }
 
-// settle gives all pods their room.
-func (n *nodeRoom) settle() roomChange {
+// assignRoom gives all pods their room.
+func (n *nodeRoom) assignRoom() roomChange {
 	next := map[types.UID]withheld{}
 	for uid := range n.unknown {
 		next[uid] = withheldReferences
@@ -438,7 +438,7 @@ func (r *podRoom) decide(node string) (change roomChange) {
 	n.due = false
 	if !r.full(n) {
 		defer r.mu.Unlock()
-		return n.settle()
+		return n.assignRoom()
 	}
 	began, pods := time.Now(), maps.Clone(n.pods)
 	n.inDecision, n.undecided = n.undecided, map[types.UID]bool{}
@@ -454,7 +454,7 @@ func (r *podRoom) decide(node string) (change roomChange) {
 	n.inDecision = nil
 	if !r.full(n) { // any more
 		maps.Copy(n.undecided, decided)
-		return n.settle()
+		return n.assignRoom()
 	}
 	return n.apply(next, decided)
 }
@@ -519,8 +519,8 @@ func (r *podRoom) send(node string, uid types.UID, size int) (why withheld, chan
 	return why, change
 }
 
-// has records that a node has a version of a pod of that size.
-func (r *podRoom) has(node string, uid types.UID, size int) {
+// setDelivered records that a node has a version of a pod of that size.
+func (r *podRoom) setDelivered(node string, uid types.UID, size int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n := r.nodes[node]; n != nil {
@@ -558,8 +558,8 @@ func (r *podRoom) admitted(node string, uid types.UID) bool {
 	return n != nil && n.pods[uid].admitted()
 }
 
-// of returns why a pod is withheld from its node.
-func (r *podRoom) of(node string, uid types.UID) withheld {
+// withheldWhy returns why a pod is withheld from its node.
+func (r *podRoom) withheldWhy(node string, uid types.UID) withheld {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n := r.nodes[node]; n != nil {

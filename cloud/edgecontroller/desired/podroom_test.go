@@ -425,7 +425,7 @@ func TestPodRoomRandomly(t *testing.T) {
 		s.quiet(0)
 		s.check()
 		for k, now := range s.now {
-			if why := s.clouds[0].room.of("e1", now.UID); why == withheldNot && s.device[k] == nil {
+			if why := s.clouds[0].room.withheldWhy("e1", now.UID); why == withheldNot && s.device[k] == nil {
 				t.Fatalf("seed %d: in the end the device lacks %s", seed, k)
 			}
 		}

@@ -126,7 +126,7 @@ func TestDecisionsDelayNobody(t *testing.T) {
 	var granted *v1.Pod
 	for i := range 500 {
 		pod := filledPod("greedy", fmt.Sprint("g", i), 1<<10, int64(i))
-		if w.room.of("e1", pod.UID) == withheldNot {
+		if w.room.withheldWhy("e1", pod.UID) == withheldNot {
 			granted = pod
 			break
 		}
@@ -222,7 +222,7 @@ func TestSentBeforeTheRoomKnows(t *testing.T) {
 	if taken := w.takenBytes(); taken < 60<<10 || taken > 70<<10 {
 		t.Errorf("%d KiB are taken, want those of the pod that was sent", taken>>10)
 	}
-	if why := w.room.of("e1", first.UID); why != withheldWaiting {
+	if why := w.room.withheldWhy("e1", first.UID); why != withheldWaiting {
 		t.Errorf("the pod without room is withheld as %q, want %q", why, withheldWaiting)
 	}
 }

@@ -57,8 +57,8 @@ func newDuplicates(a Access) *Duplicates {
 	return d
 }
 
-// of returns the entry of a node; mu is held.
-func (d *Duplicates) of(node string) *duplicate {
+// entryOf returns the entry of a node; mu is held.
+func (d *Duplicates) entryOf(node string) *duplicate {
 	if d.nodes[node] == nil {
 		d.nodes[node] = &duplicate{}
 	}
@@ -78,7 +78,7 @@ func (d *Duplicates) find(node, message string, now time.Time) (event bool) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	kept := d.of(node)
+	kept := d.entryOf(node)
 	kept.found, kept.message = now, message
 	event = kept.event.IsZero() || now.Sub(kept.event) >= duplicateEvents
 	if event {
@@ -105,7 +105,7 @@ func (d *Duplicates) nodeChanged(old, now *v1.Node) {
 	defer d.mu.Unlock()
 	switch {
 	case isDuplicate(after):
-		kept := d.of(now.Name)
+		kept := d.entryOf(now.Name)
 		if kept.heartbeat.Equal(&after.LastHeartbeatTime) {
 			return
 		}

@@ -132,7 +132,7 @@ func (s *jsonScan) next() bool {
 			s.items++
 		}
 	case '"':
-		s.text()
+		s.skipString()
 		return true
 	case '-', '+', '.', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
 		begin := s.at
@@ -165,8 +165,8 @@ func (s *jsonScan) level(up int) *jsonLevel {
 	return nil
 }
 
-// text skips a string.
-func (s *jsonScan) text() {
+// skipString skips a string.
+func (s *jsonScan) skipString() {
 	begin := s.at + 1
 	for s.at = begin; s.at < len(s.data) && s.data[s.at] != '"'; s.at++ {
 		if s.data[s.at] == '\\' {

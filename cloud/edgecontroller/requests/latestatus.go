@@ -54,8 +54,8 @@ func (c *recentChanges) changed(pod *v1.Pod) {
 	c.now[pod.UID] = at
 }
 
-// since reports whether a pod changed at that time or later.
-func (c *recentChanges) since(uid types.UID, at time.Time) bool {
+// changedSince reports whether a pod changed at that time or later.
+func (c *recentChanges) changedSince(uid types.UID, at time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last, ok := c.now[uid]
@@ -87,7 +87,7 @@ func outdated(r *request, name string) error {
 func (l *lateStatuses) changedSince(r *request, now *v1.Pod) bool {
 	cached := l.caches.Pod(now.Namespace, now.Name)
 	return cached == nil || cached.UID != now.UID || cached.ResourceVersion != now.ResourceVersion ||
-		l.recent.since(now.UID, r.received)
+		l.recent.changedSince(now.UID, r.received)
 }
 
 // currentStatus returns a request's patch of a pod's status. If the request waited, the patch is bound to the pod's
@@ -97,7 +97,7 @@ func (l *lateStatuses) currentStatus(r *request, uid types.UID) ([]byte, error) 
 		return r.content, nil
 	}
 	pod := l.caches.Pod(r.key.Namespace, r.key.Name)
-	if pod == nil || pod.UID != uid || l.recent.since(uid, r.received) {
+	if pod == nil || pod.UID != uid || l.recent.changedSince(uid, r.received) {
 		return nil, apierrors.NewConflict(gr(resource.TypePod), r.key.Name,
 			fmt.Errorf("it changed while its status waited in cloudcore for %v",
 				time.Since(r.received).Round(time.Second)))

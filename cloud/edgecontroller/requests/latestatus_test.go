@@ -194,9 +194,11 @@ func TestRecentChanges(t *testing.T) {
 		pod := livePod("1")
 		c.changed(pod)
 		for range 5 { // others change meanwhile
-			if !c.since(pod.UID, began) || c.since(pod.UID, began.Add(1)) || c.since("none", began) {
-				t.Errorf("after %v: since is %v, %v and %v, want true, false, false", time.Since(began),
-					c.since(pod.UID, began), c.since(pod.UID, began.Add(1)), c.since("none", began))
+			then, later, other := c.changedSince(pod.UID, began), c.changedSince(pod.UID, began.Add(1)),
+				c.changedSince("none", began)
+			if !then || later || other {
+				t.Errorf("after %v: changedSince is %v, %v and %v, want true, false, false", time.Since(began),
+					then, later, other)
 			}
 			time.Sleep(recentAge / 5)
 			c.changed(fakes.Pod("e1", "ns", "b"))

@@ -42,7 +42,7 @@ func (m *Manager) limit(missing []string) error {
 		errs = append(errs, fmt.Errorf("cgroup %s: %w", pods.cgroupfs(), err))
 	}
 	for _, r := range m.opts.Reserved {
-		p := m.given(r.Cgroup)
+		p := m.parsePath(r.Cgroup)
 		if !m.exists(p) {
 			errs = append(errs,
 				fmt.Errorf("%s: cgroup %s does not exist; create it, or remove its entry from "+
@@ -80,8 +80,8 @@ func (m *Manager) change(p path, r Resources) error {
 	return lib.Set(m.resources(r))
 }
 
-// given reads the path of a cgroup: "/a/b", or for systemd the name of a slice such as "a-b.slice", too.
-func (m *Manager) given(text string) path {
+// parsePath reads the path of a cgroup: "/a/b", or for systemd the name of a slice such as "a-b.slice", too.
+func (m *Manager) parsePath(text string) path {
 	parts := strings.FieldsFunc(text, func(r rune) bool { return r == '/' })
 	if m.opts.Driver != DriverSystemd || len(parts) == 0 {
 		return parts

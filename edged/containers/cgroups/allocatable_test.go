@@ -94,7 +94,7 @@ func TestGiven(t *testing.T) {
 		{DriverSystemd, "/system.slice", "/system"}, {DriverSystemd, "/a.slice/a-b.slice", "/a/b"},
 		{DriverSystemd, "/a/b", "/a/b"}, {DriverSystemd, "/", "/"},
 	} {
-		if got := New(Options{Driver: c.driver}).given(c.text).cgroupfs(); got != c.want {
+		if got := New(Options{Driver: c.driver}).parsePath(c.text).cgroupfs(); got != c.want {
 			t.Errorf("%s %s: %s, want %s", c.driver, c.text, got, c.want)
 		}
 	}

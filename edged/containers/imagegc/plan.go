@@ -164,7 +164,7 @@ func (n Needs) Mark(list []Image) {
 			i.Needed = NeededByPod
 		case i.in(sandbox) || slices.ContainsFunc(i.Names, isPause):
 			i.Needed = NeededBySandbox
-		case slices.ContainsFunc(i.Names, n.kept) || n.kept(i.ID):
+		case slices.ContainsFunc(i.Names, n.keepsName) || n.keepsName(i.ID):
 			i.Needed = NeededByKeep
 		}
 	}
@@ -175,7 +175,7 @@ func (i *Image) in(names map[string]bool) bool {
 	return names[bare(i.ID)] || slices.ContainsFunc(i.Names, func(name string) bool { return names[name] })
 }
 
-func (n Needs) kept(name string) bool {
+func (n Needs) keepsName(name string) bool {
 	return slices.ContainsFunc(n.Keep, func(pattern string) bool { return Matches(pattern, name) })
 }
 

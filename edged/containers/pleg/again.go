@@ -40,9 +40,9 @@ func (l *lookAgain) add(uid types.UID, now time.Time) {
 	l.pods[uid] = look{delay: delay, at: now.Add(delay)}
 }
 
-func (l *lookAgain) done(uid types.UID) { delete(l.pods, uid) }
+func (l *lookAgain) remove(uid types.UID) { delete(l.pods, uid) }
 
-// due takes the pods whose time has come. add or done is to be called for each.
+// due takes the pods whose time has come. add or remove is to be called for each.
 func (l *lookAgain) due(now time.Time) []types.UID {
 	var uids []types.UID
 	for uid, next := range l.pods {

@@ -45,7 +45,7 @@ func TestLookAgain(t *testing.T) {
 		t.Errorf("waits %q, want them to double from 5ms to 5s", got)
 	}
 	l.add("1", now)
-	l.done("1")
+	l.remove("1")
 	if at, ok := l.next(now); ok {
 		t.Errorf("next() after done(1) = %v, true, want false", at)
 	}

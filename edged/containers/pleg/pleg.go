@@ -234,7 +234,7 @@ func (p *PLEG) reread(ctx context.Context, uid types.UID, later *lookAgain) {
 	case behind:
 		later.add(uid, time.Now())
 	default:
-		later.done(uid)
+		later.remove(uid)
 	}
 }
 

@@ -53,11 +53,11 @@ func newSources(client Client, notice func(context.Context, types.UID), relist f
 // start begins to listen; all goroutines end with ctx.
 func (s *sources) start(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.exits.run(ctx, func(uid types.UID) { s.notice(ctx, uid) }) })
-	wg.Go(func() { s.follow(ctx) })
+	wg.Go(func() { s.followStream(ctx) })
 }
 
-// follow reads the runtime's stream, again after each end, unless the runtime has none.
-func (s *sources) follow(ctx context.Context) {
+// followStream reads the runtime's stream, again after each end, unless the runtime has none.
+func (s *sources) followStream(ctx context.Context) {
 	for backoff := retry.NewBackoff(streamRetryMin, streamRetryMax); ; {
 		err := s.stream(ctx)
 		if s.streaming.Swap(false) {

@@ -59,7 +59,7 @@ func (r *Repairer) repair(ctx context.Context, s Suspect, suspicion Suspicion) (
 	switch todo {
 	case mend:
 		r.damaged(s, rep.String())
-		return r.conclude(ctx, s, r.mend(ctx, rep))
+		return r.conclude(ctx, s, r.repairLayers(ctx, rep))
 	case fetch:
 		r.damaged(s, rep.String())
 		return r.fetch(ctx, s, rep)
@@ -75,8 +75,8 @@ func (r *Repairer) repair(ctx context.Context, s Suspect, suspicion Suspicion) (
 	return false, nil
 }
 
-// mend puts layers right from their blobs.
-func (r *Repairer) mend(ctx context.Context, rep report) error {
+// repairLayers puts layers right from their blobs.
+func (r *Repairer) repairLayers(ctx context.Context, rep report) error {
 	for _, d := range rep.layers {
 		if err := r.mendLayer(ctx, d); err != nil {
 			return fmt.Errorf("layer %s: %w", short(d.blob), err)
@@ -103,7 +103,7 @@ func (r *Repairer) mendLayer(ctx context.Context, d damagedLayer) error {
 	if err != nil {
 		return err
 	}
-	return l.mend(ctx, plain, d.damage)
+	return l.repairFiles(ctx, plain, d.damage)
 }
 
 // conclude verifies an image after a repair, and reports the outcome.
@@ -155,7 +155,7 @@ func (r *Repairer) fetch(ctx context.Context, s Suspect, rep report) (bool, erro
 	}
 	switch {
 	case len(rep.blobs) == 0 && len(rep.layers) > 0 && rep.unknown == "":
-		return r.conclude(ctx, s, r.mend(ctx, rep))
+		return r.conclude(ctx, s, r.repairLayers(ctx, rep))
 	case rep.whole():
 		return r.conclude(ctx, s, nil)
 	}

@@ -132,7 +132,7 @@ func (r *Repairer) fetchMissing(ctx context.Context, s Suspect, rep report) (rep
 	if len(rep.layers) > 0 {
 		r.damaged(s, rep.String())
 		changed = true
-		err := r.mend(ctx, rep)
+		err := r.repairLayers(ctx, rep)
 		if err == nil {
 			rep, err = r.verify(ctx, s)
 		}

@@ -114,7 +114,7 @@ func mendIn(t *testing.T, dir string, archive []byte, found damage) {
 		t.Fatal(err)
 	}
 	defer l.close()
-	if err := l.mend(t.Context(), bytes.NewReader(archive), found); err != nil {
+	if err := l.repairFiles(t.Context(), bytes.NewReader(archive), found); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -266,7 +266,7 @@ func TestHostileLayer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.close()
-	if err := l.mend(t.Context(), bytes.NewReader(archive), found); err == nil {
+	if err := l.repairFiles(t.Context(), bytes.NewReader(archive), found); err == nil {
 		t.Error("mend(a path that leads out of the layer) = nil, want an error")
 	}
 	for _, path := range []string{filepath.Join(root, "outside"), filepath.Join(root, "1", "outside"), "/etc/hostile"} {

@@ -21,9 +21,9 @@ const mendName = ".edgecore-mend"
 // paxXattr begins the names of extended attributes in an archive.
 const paxXattr = "SCHILY.xattr."
 
-// mend puts the files of a layer right that are not as they should be, from its archive. Each takes the place of the
-// damaged one in one step and is on the disk before; a repair that is cut off is started again.
-func (l *layer) mend(ctx context.Context, archive io.Reader, found damage) error {
+// repairFiles puts the files of a layer right that are not as they should be, from its archive. Each takes the place of
+// the damaged one in one step and is on the disk before; a repair that is cut off is started again.
+func (l *layer) repairFiles(ctx context.Context, archive io.Reader, found damage) error {
 	if err := l.root.MkdirAll(l.base, 0o755); err != nil {
 		return err
 	}
@@ -83,14 +83,14 @@ func (l *layer) restore(e entry, content io.Reader, made map[string]bool) error 
 	if err := l.root.RemoveAll(mendName); err != nil {
 		return err
 	}
-	if err := l.make(e, content); err != nil {
+	if err := l.makeEntry(e, content); err != nil {
 		return err
 	}
 	return l.root.Rename(mendName, at)
 }
 
-// make makes an entry beside the layer, with all that belongs to it.
-func (l *layer) make(e entry, content io.Reader) error {
+// makeEntry makes an entry beside the layer, with all that belongs to it.
+func (l *layer) makeEntry(e entry, content io.Reader) error {
 	mode := e.FileInfo().Mode() & modes
 	switch e.Typeflag {
 	case tar.TypeReg, tar.TypeGNUSparse:

@@ -31,7 +31,7 @@ func (r *Runtime) KillPod(ctx context.Context, uid types.UID, pod *v1.Pod, obs *
 			if err != nil {
 				errs[i] = fmt.Errorf("stop container %s of pod %s: %w", k.container.Name, uid, err)
 			}
-			k.end.done(err)
+			k.end.finish(err)
 		})
 	}
 	wg.Wait()
@@ -52,7 +52,7 @@ type ending struct {
 	err  error
 }
 
-func (e *ending) done(err error) {
+func (e *ending) finish(err error) {
 	e.err = err
 	close(e.over)
 }

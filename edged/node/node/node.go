@@ -111,7 +111,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer wg.Wait()
 	first := make(chan struct{})
 	wg.Go(func() { n.lease.runAfter(ctx, first) })
-	n.keep(ctx) // first: the lease belongs to the Node, which may be new
+	n.syncNode(ctx) // first: the lease belongs to the Node, which may be new
 	close(first)
 	tick := time.NewTicker(n.opts.Check)
 	defer tick.Stop()
@@ -125,13 +125,13 @@ func (n *Node) Run(ctx context.Context) error {
 		case <-n.looked:
 		case <-tick.C:
 		}
-		n.keep(ctx)
+		n.syncNode(ctx)
 		n.lease.retryNow.Notify()
 	}
 }
 
-// keep registers the Node, and reports its status, as far as either is due.
-func (n *Node) keep(ctx context.Context) {
+// syncNode registers the Node, and reports its status, as far as either is due.
+func (n *Node) syncNode(ctx context.Context) {
 	for _, step := range []struct {
 		what string
 		do   func(context.Context) error

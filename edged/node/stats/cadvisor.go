@@ -105,17 +105,17 @@ func (s *Stats) collectCadvisor(ctx context.Context, ch chan<- prometheus.Metric
 		klog.V(2).InfoS("Metrics of containers left out", "err", err)
 		failed = 1
 	}
-	cError.now(ch, failed)
-	machineError.now(ch, failed)
+	cError.sendNow(ch, failed)
+	machineError.sendNow(ch, failed)
 	if err != nil {
 		return
 	}
 	sys := &s.opts.System
-	versionInfo.now(ch, 1, "", "", "", sys.KernelVersion, sys.OSImage)
+	versionInfo.sendNow(ch, 1, "", "", "", sys.KernelVersion, sys.OSImage)
 	machine := []string{sys.BootID, sys.MachineID, sys.SystemUUID}
-	machineCores.now(ch, float64(n.cpus), machine...)
-	machineMemory.now(ch, float64(n.capacity), machine...)
-	machineSwap.now(ch, float64(n.swapTotal), machine...)
+	machineCores.sendNow(ch, float64(n.cpus), machine...)
+	machineMemory.sendNow(ch, float64(n.capacity), machine...)
+	machineSwap.sendNow(ch, float64(n.swapTotal), machine...)
 	root := []string{"", "/", "", "", "", ""}
 	collectUsage(ch, &n.usage, root)
 	collectLinks(ch, &n.usage, n.links, root)
@@ -146,7 +146,7 @@ func (s *Stats) tellPod(ch chan<- prometheus.Metric, p *pod, disks map[string]st
 		labels := []string{c.name, c.cgroup.Path, c.image, c.id, p.pod.Namespace, p.pod.Name}
 		collectUsage(ch, &c.usage, labels)
 		collectCgroup(ch, &c.usage, &c.cgroup, disks, labels)
-		cStart.now(ch, float64(c.started.UnixNano())/1e9, labels...)
+		cStart.sendNow(ch, float64(c.started.UnixNano())/1e9, labels...)
 		cSeen.send(ch, c.at, ptr.To(float64(c.at.Unix())), labels...)
 	}
 }
@@ -168,7 +168,7 @@ func collectUsage(ch chan<- prometheus.Metric, u *usage, labels []string) {
 // collectCgroup reads and tells what nobody else asks for: limits, how often they were met, and what was read and
 // written.
 func collectCgroup(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, disks map[string]string, labels []string) {
-	cLimit.now(ch, float64(ptr.Deref(u.limit, 0)), labels...)
+	cLimit.sendNow(ch, float64(ptr.Deref(u.limit, 0)), labels...)
 	if d.Path == "" {
 		return
 	}
@@ -176,7 +176,7 @@ func collectCgroup(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, disks
 	collectMemory(ch, u, d, labels)
 	cOOM.send(ch, u.at, whole(ooms(d)), labels...)
 	pids := d.Dir("pids")
-	cThreadsMax.now(ch, float64(ptr.Deref(limited(number(read(pids, "pids.max"))), 0)), labels...)
+	cThreadsMax.sendNow(ch, float64(ptr.Deref(limited(number(read(pids, "pids.max"))), 0)), labels...)
 	if processes := read(mainDir(d), "cgroup.procs"); processes != "" {
 		cProcesses.send(ch, u.at, ptr.To(float64(strings.Count(processes, "\n"))), labels...)
 	}
@@ -195,16 +195,16 @@ func collectCPU(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, labels [
 	cUserCPU.send(ch, u.at, seconds(cpuPart(d, cpu, "user")), labels...)
 	cSystemCPU.send(ch, u.at, seconds(cpuPart(d, cpu, "system")), labels...)
 	if shares := sharesOf(d); shares != nil {
-		cShares.now(ch, float64(*shares), labels...)
+		cShares.sendNow(ch, float64(*shares), labels...)
 	}
 	quota, period := quotaOf(d)
 	if period != nil {
-		cPeriod.now(ch, float64(*period), labels...)
+		cPeriod.sendNow(ch, float64(*period), labels...)
 	}
 	if quota == nil {
 		return
 	}
-	cQuota.now(ch, float64(*quota), labels...)
+	cQuota.sendNow(ch, float64(*quota), labels...)
 	cPeriods.send(ch, u.at, whole(entry(cpu, "nr_periods")), labels...)
 	cThrottled.send(ch, u.at, whole(entry(cpu, "nr_throttled")), labels...)
 	throttled := entry(cpu, "throttled_time") // ns
@@ -270,8 +270,8 @@ func collectMemory(ch chan<- prometheus.Metric, u *usage, d *cgroups.Dirs, label
 	cInactive.send(ch, u.at, whole(entry(stat, prefix+"inactive_file")), labels...)
 	cFaults.send(ch, u.at, whole(entry(stat, "pgfault")), more("pgfault", "container")...)
 	cFaults.send(ch, u.at, whole(entry(stat, "pgmajfault")), more("pgmajfault", "container")...)
-	cSwapLimit.now(ch, float64(ptr.Deref(limited(number(read(dir, swap))), 0)), labels...)
-	cReserved.now(ch, float64(ptr.Deref(limited(number(read(dir, reserved))), 0)), labels...)
+	cSwapLimit.sendNow(ch, float64(ptr.Deref(limited(number(read(dir, swap))), 0)), labels...)
+	cReserved.sendNow(ch, float64(ptr.Deref(limited(number(read(dir, reserved))), 0)), labels...)
 }
 
 // collectBlocks reports what was read and written, for each device.

@@ -50,8 +50,8 @@ func sum(parts map[string]Disk) (all Disk) {
 func (d *disk) rootfs() Disk  { return sum(d.roots) }
 func (d *disk) allLogs() Disk { return sum(d.logs) }
 
-// rest is how long the figures serve.
-func (d *disk) rest(urgent bool) time.Duration {
+// validFor is how long the figures serve.
+func (d *disk) validFor(urgent bool) time.Duration {
 	if urgent {
 		return diskFresh
 	}
@@ -78,21 +78,21 @@ func (s *Stats) measure(ctx context.Context, urgent bool) (map[types.UID]*disk, 
 	select {
 	case s.disks.turn <- struct{}{}:
 	case <-ctx.Done():
-		return s.disks.all(), ctx.Err()
+		return s.disks.snapshot(), ctx.Err()
 	}
 	defer func() { <-s.disks.turn }()
 	s.disks.forgetExcept(pods)
-	due := s.disks.due(pods, time.Now(), urgent)
+	due := s.disks.dueForMeasuring(pods, time.Now(), urgent)
 	if len(due) == 0 {
-		return s.disks.all(), nil
+		return s.disks.snapshot(), nil
 	}
-	before := s.disks.all()
+	before := s.disks.snapshot()
 	layers, silent := s.layers(ctx)
 	for _, p := range due {
 		began := time.Now()
 		d, err := s.measurePod(ctx, p)
 		if ctx.Err() != nil {
-			return s.disks.all(), ctx.Err()
+			return s.disks.snapshot(), ctx.Err()
 		}
 		if err != nil {
 			klog.V(2).InfoS("Part of a pod's disk use not measured", "pod", klog.KObj(p), "err", err)
@@ -104,9 +104,9 @@ func (s *Stats) measure(ctx context.Context, urgent bool) (map[types.UID]*disk, 
 			d.roots = have.roots // the runtime says nothing: what it said last
 		}
 		d.at, d.took = time.Now(), time.Since(began)
-		s.disks.put(p.UID, d)
+		s.disks.set(p.UID, d)
 	}
-	return s.disks.all(), silent
+	return s.disks.snapshot(), silent
 }
 
 // measurePod walks the folders of a pod. The error says which could not be read; the figures are those of the others.
@@ -169,8 +169,8 @@ func (s *Stats) layers(ctx context.Context) (map[layer]Disk, error) {
 	return out, err
 }
 
-// all are the figures of now.
-func (d *disks) all() map[types.UID]*disk {
+// snapshot are the figures of now.
+func (d *disks) snapshot() map[types.UID]*disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := make(map[types.UID]*disk, len(d.of))
@@ -180,7 +180,7 @@ func (d *disks) all() map[types.UID]*disk {
 	return out
 }
 
-func (d *disks) put(uid types.UID, one *disk) {
+func (d *disks) set(uid types.UID, one *disk) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.of[uid] = one
@@ -201,14 +201,14 @@ func (d *disks) forgetExcept(pods []*v1.Pod) {
 	}
 }
 
-// due are the pods that have to be measured.
-func (d *disks) due(pods []*v1.Pod, now time.Time, urgent bool) []*v1.Pod {
+// dueForMeasuring are the pods that have to be measured.
+func (d *disks) dueForMeasuring(pods []*v1.Pod, now time.Time, urgent bool) []*v1.Pod {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var out []*v1.Pod
 	for _, p := range pods {
 		have := d.of[p.UID]
-		if have == nil || now.Sub(have.at) >= have.rest(urgent) {
+		if have == nil || now.Sub(have.at) >= have.validFor(urgent) {
 			out = append(out, p)
 		}
 	}

@@ -46,7 +46,7 @@ func (s *Stats) collectResource(ctx context.Context, ch chan<- prometheus.Metric
 		klog.V(2).InfoS("Metrics of resources left out", "err", err)
 		failed = 1
 	}
-	resourceError.now(ch, failed)
+	resourceError.sendNow(ch, failed)
 	if err != nil {
 		return
 	}
@@ -64,7 +64,7 @@ func (s *Stats) collectResource(ctx context.Context, ch chan<- prometheus.Metric
 			containerMemory.send(ch, c.at, whole(c.workingSet), labels...)
 			containerSwap.send(ch, c.at, whole(c.swap), labels...)
 			containerLimit.send(ch, c.at, whole(c.swapLimit), labels...)
-			containerStart.now(ch, float64(c.started.UnixNano())/1e9, labels...)
+			containerStart.sendNow(ch, float64(c.started.UnixNano())/1e9, labels...)
 		}
 	}
 }

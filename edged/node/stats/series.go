@@ -28,8 +28,8 @@ func (s series) send(ch chan<- prometheus.Metric, at time.Time, value *float64, 
 	}
 }
 
-// now sends a value without a time.
-func (s series) now(ch chan<- prometheus.Metric, value float64, labels ...string) {
+// sendNow sends a value without a time.
+func (s series) sendNow(ch chan<- prometheus.Metric, value float64, labels ...string) {
 	ch <- prometheus.MustNewConstMetric(s.desc, s.kind, value, labels...)
 }
 

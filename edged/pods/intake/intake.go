@@ -146,7 +146,7 @@ func (in *Intake) load(ctx context.Context) error {
 		if mirror.Is(pod) {
 			in.opts.Mirrors.Seen(pod)
 		}
-		if in.mine(pod) {
+		if in.runsHere(pod) {
 			source.SetDefaults(pod)
 			in.opts.Desired.Put(pod, true)
 		}
@@ -159,8 +159,9 @@ func (in *Intake) load(ctx context.Context) error {
 	return nil
 }
 
-// mine reports whether a pod of the store is for this node to run. A mirror pod only shows a static pod to the cloud.
-func (in *Intake) mine(pod *v1.Pod) bool {
+// runsHere reports whether a pod of the store is for this node to run. A mirror pod only shows a static pod to the
+// cloud.
+func (in *Intake) runsHere(pod *v1.Pod) bool {
 	return !mirror.Is(pod) && (pod.Spec.NodeName == "" || pod.Spec.NodeName == in.opts.NodeName)
 }
 
@@ -199,7 +200,7 @@ func (in *Intake) Put(pod *v1.Pod) {
 	if mirror.Is(pod) {
 		in.opts.Mirrors.Seen(pod)
 	}
-	if !in.mine(pod) {
+	if !in.runsHere(pod) {
 		return
 	}
 	if in.opts.Desired.Put(pod, false) && in.opts.Ready.Started() {

@@ -84,7 +84,7 @@ func (m *Maker) Update(pod *v1.Pod, obs *observed.Pod, result *runtime.SyncResul
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if result != nil {
-		m.opts.Results.keep(pod.UID, *result)
+		m.opts.Results.setResult(pod.UID, *result)
 	}
 	return m.update(pod, obs)
 }

@@ -15,7 +15,7 @@ type Results struct {
 	last map[types.UID]runtime.SyncResult
 }
 
-func (r *Results) keep(uid types.UID, result runtime.SyncResult) {
+func (r *Results) setResult(uid types.UID, result runtime.SyncResult) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.last == nil {

@@ -97,7 +97,7 @@ func (s *Syncer) Terminated(ctx context.Context, end podworker.End) error {
 	if end.Pod != nil {
 		s.opts.PodStatus.Conclude(end.Pod)
 	}
-	s.ended(end.UID)
+	s.notifyEnded(end.UID)
 	if end.Removed {
 		if err := s.removeDir(end.UID); err != nil {
 			return err
@@ -176,8 +176,8 @@ func (s *Syncer) reportEnd(ctx context.Context, end podworker.End) error {
 	return nil
 }
 
-// ended wakes callers that wait for the end of a pod, or for its resources.
-func (s *Syncer) ended(uid types.UID) {
+// notifyEnded wakes callers that wait for the end of a pod, or for its resources.
+func (s *Syncer) notifyEnded(uid types.UID) {
 	s.opts.Waiters.Ended(uid)
 	s.opts.Freed()
 }

@@ -102,14 +102,14 @@ func (p *Prober) startDue(ctx context.Context, wg *sync.WaitGroup) (wait time.Du
 			defer cancel()
 			began := time.Now()
 			got := p.attempts.attempt(ctx, at)
-			p.done(r, got, time.Since(began))
+			p.recordAttempt(r, got, time.Since(began))
 		})
 	}
 	return 0, false
 }
 
-// done takes the outcome of an attempt and how long it took.
-func (p *Prober) done(r *probe, got result, took time.Duration) {
+// recordAttempt takes the outcome of an attempt and how long it took.
+func (p *Prober) recordAttempt(r *probe, got result, took time.Duration) {
 	if uid, ending, changed := p.recordResult(r, got, took); changed {
 		p.opts.Changed(uid, ending)
 	}

@@ -13,8 +13,8 @@ type Gate struct {
 	close context.CancelFunc
 }
 
-// now returns a context that ends when the gate is closed.
-func (g *Gate) now() context.Context {
+// untilClosed returns a context that ends when the gate is closed.
+func (g *Gate) untilClosed() context.Context {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open == nil {
@@ -24,11 +24,11 @@ func (g *Gate) now() context.Context {
 }
 
 // Closed reports whether the gate is closed.
-func (g *Gate) Closed() bool { return g.now().Err() != nil }
+func (g *Gate) Closed() bool { return g.untilClosed().Err() != nil }
 
 // Set closes the gate, or opens it again.
 func (g *Gate) Set(closed bool) {
-	g.now()
+	g.untilClosed()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if closed {
@@ -42,7 +42,7 @@ func (g *Gate) Set(closed bool) {
 // example. The caller must call the function that it returns.
 func (g *Gate) Within(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(g.now(), cancel)
+	stop := context.AfterFunc(g.untilClosed(), cancel)
 	return ctx, func() {
 		stop()
 		cancel()

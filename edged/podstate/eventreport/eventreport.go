@@ -140,14 +140,14 @@ func (r *Reporter) Take(event v1.Event, _ *v1.Pod) {
 		return
 	}
 	r.mu.Lock()
-	r.put(event)
+	r.addPending(event)
 	r.mu.Unlock()
 	r.changed.Notify()
 }
 
-// put adds an event, or replaces its earlier state. It drops the oldest event if too many are pending. It is called
-// under the lock.
-func (r *Reporter) put(event v1.Event) {
+// addPending adds an event, or replaces its earlier state. It drops the oldest event if too many are pending. It is
+// called under the lock.
+func (r *Reporter) addPending(event v1.Event) {
 	if i := r.index(&event); i >= 0 {
 		r.pending[i].Event = event
 		return

@@ -40,8 +40,8 @@ func New(bus Bus) *Client { return &Client{bus: bus} }
 // Pods returns every pod in the store. Rows that do not decode are returned as an error beside
 // the good ones: one damaged row must not stop the others.
 func (c *Client) Pods(ctx context.Context) ([]*v1.Pod, error) {
-	data, err := c.ask(ctx, model.OpQuery, resource.Key{Namespace: resource.NullNamespace, Type: resource.TypePodList},
-		nil)
+	key := resource.Key{Namespace: resource.NullNamespace, Type: resource.TypePodList}
+	data, err := c.request(ctx, model.OpQuery, key, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func Get[T any](ctx context.Context, c *Client, key resource.Key) (*T, error) {
 }
 
 func get[T any](ctx context.Context, c *Client, key resource.Key, content json.RawMessage) (*T, error) {
-	data, err := c.ask(ctx, model.OpQuery, key, content)
+	data, err := c.request(ctx, model.OpQuery, key, content)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +138,7 @@ type statusRow struct {
 }
 
 func (c *Client) statusRows(ctx context.Context) ([]statusRow, error) {
-	data, err := c.ask(ctx, model.OpQuery, resource.Key{
+	data, err := c.request(ctx, model.OpQuery, resource.Key{
 		Namespace: resource.NullNamespace, Type: resource.TypePodPatchList,
 	}, nil)
 	if err != nil {
@@ -191,7 +191,7 @@ func (c *Client) putStatus(ctx context.Context, operation, typ string, pod *v1.P
 	if err != nil {
 		return err
 	}
-	_, err = c.ask(ctx, operation, resource.Key{Namespace: pod.Namespace, Type: typ, Name: pod.Name}, content)
+	_, err = c.request(ctx, operation, resource.Key{Namespace: pod.Namespace, Type: typ, Name: pod.Name}, content)
 	return err
 }
 
@@ -202,7 +202,7 @@ func (c *Client) ForgetStatus(ctx context.Context, pod *v1.Pod) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.ask(ctx, model.OpDelete, resource.Key{
+	_, err = c.request(ctx, model.OpDelete, resource.Key{
 		Namespace: pod.Namespace, Type: resource.TypePodStatus, Name: pod.Name,
 	}, content)
 	return err
@@ -217,13 +217,13 @@ func (c *Client) ReportDeleted(ctx context.Context, pod *v1.Pod) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.ask(ctx, model.OpDelete, resource.Key{Namespace: pod.Namespace, Type: resource.TypePod, Name: pod.Name},
-		content)
+	key := resource.Key{Namespace: pod.Namespace, Type: resource.TypePod, Name: pod.Name}
+	_, err = c.request(ctx, model.OpDelete, key, content)
 	return err
 }
 
-// ask sends one request and returns the content of the answer, or the error that it carries.
-func (c *Client) ask(
+// request sends one request and returns the content of the answer, or the error that it carries.
+func (c *Client) request(
 	ctx context.Context, operation string, key resource.Key, content json.RawMessage,
 ) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)

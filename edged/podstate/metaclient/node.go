@@ -38,7 +38,7 @@ func act[T any](ctx context.Context, c *Client, operation string, key resource.K
 			return nil, fmt.Errorf("encode %s: %w", key, err)
 		}
 	}
-	data, err := c.ask(ctx, operation, key, content)
+	data, err := c.request(ctx, operation, key, content)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func (c *Client) UpdateNode(ctx context.Context, node *v1.Node) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.ask(ctx, model.OpUpdate, nodeKey(node.Name), content)
+	_, err = c.request(ctx, model.OpUpdate, nodeKey(node.Name), content)
 	return err
 }
 
@@ -150,7 +150,7 @@ func (c *Client) Token(
 		return nil, err
 	}
 	key := resource.Key{Namespace: namespace, Type: resource.TypeServiceAccountToken, Name: account}
-	data, err := c.ask(ctx, model.OpQuery, key, content)
+	data, err := c.request(ctx, model.OpQuery, key, content)
 	if err != nil {
 		return nil, err
 	}
@@ -183,8 +183,8 @@ func (c *Client) ReportEvent(ctx context.Context, event *v1.Event, again bool) e
 	if again {
 		operation = model.OpUpdate
 	}
-	_, err = c.ask(ctx, operation, resource.Key{Namespace: event.Namespace, Type: resource.TypeEvent, Name: event.Name},
-		content)
+	key := resource.Key{Namespace: event.Namespace, Type: resource.TypeEvent, Name: event.Name}
+	_, err = c.request(ctx, operation, key, content)
 	return err
 }
 

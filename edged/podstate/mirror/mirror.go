@@ -114,8 +114,8 @@ func (m *Manager) change(f func()) {
 	m.Wake()
 }
 
-// at returns the pair of a pod's name, and makes one if there is none. m.mu is held.
-func (m *Manager) at(pod *v1.Pod) *pair {
+// pairOf returns the pair of a pod's name, and makes one if there is none. m.mu is held.
+func (m *Manager) pairOf(pod *v1.Pod) *pair {
 	name := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	p := m.pods[name]
 	if p == nil {
@@ -133,9 +133,9 @@ func (m *Manager) SetStatic(pods []*v1.Pod) {
 			before[p], p.static = p.static, nil
 		}
 		for _, pod := range pods {
-			p := m.at(pod)
+			p := m.pairOf(pod)
 			if p.static = pod; before[p] == nil || before[p].UID != pod.UID {
-				p.again()
+				p.resetRetry()
 			}
 		}
 	})
@@ -144,7 +144,7 @@ func (m *Manager) SetStatic(pods []*v1.Pod) {
 // Seen is called for each mirror pod in the store.
 func (m *Manager) Seen(pod *v1.Pod) {
 	m.change(func() {
-		p := m.at(pod)
+		p := m.pairOf(pod)
 		if p.mirror == nil || p.mirror.UID != pod.UID {
 			p.reported = nil
 		}
@@ -158,7 +158,7 @@ func (m *Manager) Gone(uid types.UID) {
 		for _, p := range m.pods {
 			if p.mirror != nil && p.mirror.UID == uid {
 				p.mirror, p.reported = nil, nil
-				p.again()
+				p.resetRetry()
 			}
 		}
 	})
@@ -176,13 +176,13 @@ func (m *Manager) Link(connected bool) {
 		}
 		for _, p := range m.pods {
 			p.ended = "" // what the cloud did not take then it may take now
-			p.again()
+			p.resetRetry()
 		}
 	})
 }
 
-// again forgets that something failed.
-func (p *pair) again() { p.retryAt, p.delay = time.Time{}, 0 }
+// resetRetry forgets that something failed.
+func (p *pair) resetRetry() { p.retryAt, p.delay = time.Time{}, 0 }
 
 // Run keeps the mirror pods until ctx ends.
 func (m *Manager) Run(ctx context.Context) error {
@@ -221,7 +221,7 @@ func (m *Manager) step(ctx context.Context) (next time.Time) {
 			return time.Time{}
 		}
 		err := m.apply(ctx, t)
-		m.note(t, err, time.Now())
+		m.recordResult(t, err, time.Now())
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -309,8 +309,8 @@ func (m *Manager) reportStatus(ctx context.Context, t task) error {
 	return nil
 }
 
-// note records the result of a task.
-func (m *Manager) note(t task, err error, now time.Time) {
+// recordResult records the result of a task.
+func (m *Manager) recordResult(t task, err error, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.pods[t.name]
@@ -322,7 +322,7 @@ func (m *Manager) note(t task, err error, now time.Time) {
 			p.ended = t.mirror.UID
 		}
 		p.reason = ""
-		p.again()
+		p.resetRetry()
 		return
 	}
 	p.delay = min(max(2*p.delay, retryMin), retryMax)

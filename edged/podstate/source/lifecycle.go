@@ -77,7 +77,7 @@ func (v *validator) handler(p *field.Path, h *v1.LifecycleHandler, grace int64) 
 	}
 	if h.HTTPGet != nil {
 		if port := h.HTTPGet.Port; port.StrVal == "" {
-			v.all(p.Child("httpGet", "port"), port.IntVal, validation.IsValidPortNum(port.IntValue()))
+			v.collect(p.Child("httpGet", "port"), port.IntVal, validation.IsValidPortNum(port.IntValue()))
 		}
 		oneOf(v, p.Child("httpGet", "scheme"), h.HTTPGet.Scheme, v1.URISchemeHTTP, v1.URISchemeHTTPS)
 	}

@@ -61,7 +61,8 @@ func (v *validator) probe(p *field.Path, probe *v1.Probe) {
 		oneOf(v, p.Child("httpGet", "scheme"), probe.HTTPGet.Scheme, v1.URISchemeHTTP, v1.URISchemeHTTPS)
 		v.port(p.Child("httpGet", "port"), probe.HTTPGet.Port)
 		for i, h := range probe.HTTPGet.HTTPHeaders {
-			v.all(p.Child("httpGet", "httpHeaders").Index(i).Child("name"), h.Name, validation.IsHTTPHeaderName(h.Name))
+			at := p.Child("httpGet", "httpHeaders").Index(i).Child("name")
+			v.collect(at, h.Name, validation.IsHTTPHeaderName(h.Name))
 		}
 	}
 	if probe.TCPSocket != nil {
@@ -83,8 +84,8 @@ func (v *validator) probe(p *field.Path, probe *v1.Probe) {
 // port checks a port, which may be the name of one.
 func (v *validator) port(p *field.Path, port intstr.IntOrString) {
 	if port.Type == intstr.Int {
-		v.all(p, port.IntValue(), validation.IsValidPortNum(port.IntValue()))
+		v.collect(p, port.IntValue(), validation.IsValidPortNum(port.IntValue()))
 		return
 	}
-	v.all(p, port.StrVal, validation.IsValidPortName(port.StrVal))
+	v.collect(p, port.StrVal, validation.IsValidPortName(port.StrVal))
 }

@@ -21,11 +21,11 @@ import (
 func Validate(pod *v1.Pod) error {
 	v := &validator{}
 	meta := field.NewPath("metadata")
-	v.all(meta.Child("name"), pod.Name, validation.IsDNS1123Subdomain(pod.Name))
-	v.all(meta.Child("namespace"), pod.Namespace, validation.IsDNS1123Label(pod.Namespace))
+	v.collect(meta.Child("name"), pod.Name, validation.IsDNS1123Subdomain(pod.Name))
+	v.collect(meta.Child("namespace"), pod.Namespace, validation.IsDNS1123Label(pod.Namespace))
 	for k, value := range pod.Labels {
-		v.all(meta.Child("labels"), k, validation.IsQualifiedName(k))
-		v.all(meta.Child("labels").Key(k), value, validation.IsValidLabelValue(value))
+		v.collect(meta.Child("labels"), k, validation.IsQualifiedName(k))
+		v.collect(meta.Child("labels").Key(k), value, validation.IsValidLabelValue(value))
 	}
 	if bad := strings.ContainsAny(string(pod.UID), "/\\ \x00") || strings.Contains(string(pod.UID), ".."); bad ||
 		len(pod.UID) > 128 {
@@ -47,7 +47,7 @@ func (v *validator) add(errs ...*field.Error) {
 	v.errs = append(v.errs, errs[:min(len(errs), maxFaults-len(v.errs))]...)
 }
 
-func (v *validator) all(p *field.Path, value any, faults []string) {
+func (v *validator) collect(p *field.Path, value any, faults []string) {
 	for _, f := range faults {
 		v.add(field.Invalid(p, value, f))
 	}
@@ -68,7 +68,7 @@ func (v *validator) spec(p *field.Path, spec *v1.PodSpec) {
 		v.add(field.Invalid(p.Child("terminationGracePeriodSeconds"), *g, "must not be negative"))
 	}
 	if h := spec.Hostname; h != "" {
-		v.all(p.Child("hostname"), h, validation.IsDNS1123Label(h))
+		v.collect(p.Child("hostname"), h, validation.IsDNS1123Label(h))
 	}
 	v.podSecurity(p, spec)
 	v.podDeadline(p, spec)
@@ -95,7 +95,7 @@ func (v *validator) volumes(p *field.Path, volumes []v1.Volume) sets.Set[string]
 	names := sets.New[string]()
 	for i := range volumes {
 		vol, at := &volumes[i], p.Index(i)
-		v.all(at.Child("name"), vol.Name, validation.IsDNS1123Label(vol.Name))
+		v.collect(at.Child("name"), vol.Name, validation.IsDNS1123Label(vol.Name))
 		if names.Has(vol.Name) {
 			v.add(field.Duplicate(at.Child("name"), vol.Name))
 		}
@@ -119,7 +119,7 @@ func (v *validator) volumes(p *field.Path, volumes []v1.Volume) sets.Set[string]
 }
 
 func (v *validator) container(p *field.Path, c *v1.Container, names, volumes, ports sets.Set[string]) {
-	v.all(p.Child("name"), c.Name, validation.IsDNS1123Label(c.Name))
+	v.collect(p.Child("name"), c.Name, validation.IsDNS1123Label(c.Name))
 	if names.Has(c.Name) {
 		v.add(field.Duplicate(p.Child("name"), c.Name))
 	}
@@ -148,15 +148,15 @@ func (v *validator) container(p *field.Path, c *v1.Container, names, volumes, po
 func (v *validator) ports(p *field.Path, ports []v1.ContainerPort, hostPorts sets.Set[string]) {
 	for i, port := range ports {
 		at := p.Index(i)
-		v.all(at.Child("containerPort"), port.ContainerPort, validation.IsValidPortNum(int(port.ContainerPort)))
+		v.collect(at.Child("containerPort"), port.ContainerPort, validation.IsValidPortNum(int(port.ContainerPort)))
 		oneOf(v, at.Child("protocol"), port.Protocol, v1.ProtocolTCP, v1.ProtocolUDP, v1.ProtocolSCTP)
 		if port.Name != "" {
-			v.all(at.Child("name"), port.Name, validation.IsValidPortName(port.Name))
+			v.collect(at.Child("name"), port.Name, validation.IsValidPortName(port.Name))
 		}
 		if port.HostPort == 0 {
 			continue
 		}
-		v.all(at.Child("hostPort"), port.HostPort, validation.IsValidPortNum(int(port.HostPort)))
+		v.collect(at.Child("hostPort"), port.HostPort, validation.IsValidPortNum(int(port.HostPort)))
 		key := HostPortKey(port)
 		if hostPorts.Has(key) {
 			v.add(field.Duplicate(at.Child("hostPort"), key))
@@ -167,7 +167,7 @@ func (v *validator) ports(p *field.Path, ports []v1.ContainerPort, hostPorts set
 
 func (v *validator) env(p *field.Path, env []v1.EnvVar) {
 	for i, e := range env {
-		v.all(p.Index(i).Child("name"), e.Name, validation.IsRelaxedEnvVarName(e.Name))
+		v.collect(p.Index(i).Child("name"), e.Name, validation.IsRelaxedEnvVarName(e.Name))
 		if e.Value != "" && e.ValueFrom != nil {
 			v.add(field.Invalid(p.Index(i).Child("valueFrom"), e.Name, "may not be set beside value"))
 		}

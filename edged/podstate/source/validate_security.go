@@ -77,7 +77,7 @@ func (v *validator) containerSecurity(at *field.Path, c *v1.Container) {
 
 func (v *validator) id(at *field.Path, id *int64) {
 	if id != nil {
-		v.all(at, *id, validation.IsValidUserID(*id))
+		v.collect(at, *id, validation.IsValidUserID(*id))
 	}
 }
 

@@ -36,11 +36,11 @@ func phaseOf(in Inputs, out *v1.PodStatus) v1.PodPhase {
 	case c.stopped == 0:
 		return v1.PodPending
 	case in.Terminated && !in.Static:
-		return c.ended() // nothing is started again, whatever its policy
+		return c.endedPhase() // nothing is started again, whatever its policy
 	case c.stoppedForGood < c.stopped:
 		return v1.PodRunning
 	}
-	return c.ended()
+	return c.endedPhase()
 }
 
 // counts are how many containers are in which state.
@@ -55,7 +55,7 @@ type counts struct {
 	stopped, stoppedForGood, succeeded int
 }
 
-func (c *counts) ended() v1.PodPhase {
+func (c *counts) endedPhase() v1.PodPhase {
 	if c.succeeded == c.stopped {
 		return v1.PodSucceeded
 	}

@@ -216,8 +216,8 @@ func isStuck(c v1.ContainerStatus) bool {
 	return c.State.Waiting != nil && !status.IsStarting(c.State.Waiting)
 }
 
-// due returns how long until the pending status of a pod is to be stored. r.mu must be held.
-func (r *Reporter) due(uid types.UID, now time.Time) time.Duration {
+// untilDue returns how long until the pending status of a pod is to be stored. r.mu must be held.
+func (r *Reporter) untilDue(uid types.UID, now time.Time) time.Duration {
 	wait := debounce
 	switch isStart := r.isStart(uid); {
 	case isStart && r.opts.Busy(), r.isProgress(uid):
@@ -232,7 +232,7 @@ func (r *Reporter) due(uid types.UID, now time.Time) time.Duration {
 // called.
 func (r *Reporter) isDue(now time.Time) func(types.UID) bool {
 	return func(uid types.UID) bool {
-		return r.due(uid, now) == 0 || !r.isStart(uid) && !r.isProgress(uid) // it need not wake the disk again
+		return r.untilDue(uid, now) == 0 || !r.isStart(uid) && !r.isProgress(uid) // it need not wake the disk again
 	}
 }
 
@@ -241,7 +241,7 @@ func (r *Reporter) nextDue(now time.Time) (wait time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for uid := range r.pending {
-		left := r.due(uid, now)
+		left := r.untilDue(uid, now)
 		if !ok || left < wait {
 			wait, ok = left, true
 		}

@@ -148,7 +148,7 @@ func (a *API) Run(ctx context.Context) error {
 	config.Time = a.now
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { a.learn(ctx) })
+	wg.Go(func() { a.fetchClientCA(ctx) })
 	wg.Go(func() { a.checkClientCA(ctx) })
 	wg.Go(func() { _ = a.certificate.Run(ctx) }) // which ends with ctx only
 	a.listen(ctx, config)
@@ -197,9 +197,10 @@ func (a *API) checkClientCA(ctx context.Context) {
 	}
 }
 
-// learn asks for the cluster's CA of clients until it is known, with each link. From then on it is requested again only
-// when a client comes and it is old or did not sign the client's certificate: it is a kilobyte, and links come often.
-func (a *API) learn(ctx context.Context) {
+// fetchClientCA asks for the cluster's CA of clients until it is known, with each link. From then on it is requested
+// again only when a client comes and it is old or did not sign the client's certificate: it is a kilobyte, and links
+// come often.
+func (a *API) fetchClientCA(ctx context.Context) {
 	for {
 		err := a.cas.Learn(ctx)
 		if err == nil {

@@ -131,12 +131,12 @@ func (p *places) acquire(namespace string) error {
 
 // Wait waits until all streams have ended. Where the context of New has, no more begin.
 func (s *Server) Wait() {
-	s.begun()
+	s.waitStarted()
 	s.open.Wait()
 }
 
-// begun waits until all callers that passed the gate have started.
-func (s *Server) begun() {
+// waitStarted waits until all callers that passed the gate have started.
+func (s *Server) waitStarted() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 }

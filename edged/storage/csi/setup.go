@@ -39,7 +39,7 @@ func (m *Manager) Setup(ctx context.Context, pod *v1.Pod, spec volume.Spec, dir 
 	if err != nil {
 		return "", fmt.Errorf("kubernetes.io/csi: %w", err)
 	}
-	if v, ok := m.mountedAt(dir); ok && !v.wants(r) && !m.refreshDue(r, v) {
+	if v, ok := m.mountedAt(dir); ok && !v.needsWork(r) && !m.refreshDue(r, v) {
 		return v.path, nil
 	}
 	release, err := m.locks.lock(ctx, r.driver, r.handle)
@@ -79,8 +79,8 @@ func (m *Manager) setMounted(dir string, v mounted) {
 	m.volumes[dir] = &v
 }
 
-// wants reports whether something is to be done for a volume that is in place.
-func (v *mounted) wants(r *request) bool {
+// needsWork reports whether something is to be done for a volume that is in place.
+func (v *mounted) needsWork(r *request) bool {
 	return v.stale() || r.growth() > min(v.grown, v.told)
 }
 

@@ -60,7 +60,7 @@ func (m *Manager) allocateContainer(ctx context.Context, pod *v1.Pod, c *v1.Cont
 		if err := m.assignDevices(ctx, pod.UID, c.Name, name, want[name], left[name]); err != nil {
 			return err
 		}
-		if err := m.ask(ctx, pod.UID, c.Name, name); err != nil {
+		if err := m.allocateFrom(ctx, pod.UID, c.Name, name); err != nil {
 			return err
 		}
 	}
@@ -92,7 +92,7 @@ func (m *Manager) assignDevices(
 			g.NUMA[id] = numa
 		}
 	}
-	m.allocated.put(uid, container, name, g)
+	m.allocated.setGrant(uid, container, name, g)
 	return nil
 }
 
@@ -103,7 +103,7 @@ func (m *Manager) candidates(name string, n int, left []string) (free, must []st
 	if p == nil || p.plugin == nil {
 		return nil, nil, fmt.Errorf("cannot allocate unregistered device %s", name)
 	}
-	used := m.allocated.used(name)
+	used := m.allocated.usedDevices(name)
 	for id, d := range p.devices {
 		if !d.healthy {
 			continue
@@ -166,8 +166,8 @@ func choose(n int, must, preferred, free []string) []string {
 	return ids
 }
 
-// ask makes the plugin prepare a container's devices, and keeps its answer.
-func (m *Manager) ask(ctx context.Context, uid types.UID, container, name string) error {
+// allocateFrom makes the plugin prepare a container's devices, and keeps its answer.
+func (m *Manager) allocateFrom(ctx context.Context, uid types.UID, container, name string) error {
 	m.mu.Lock()
 	g, p := m.allocated[uid][container][name], m.resources[name].plugin
 	m.mu.Unlock()
@@ -262,7 +262,7 @@ func (m *Manager) prepareAgain(ctx context.Context, uid types.UID, container, na
 		return fmt.Errorf("previously allocated devices are no longer healthy; cannot allocate unhealthy devices "+
 			"%s: %v", name, bad)
 	}
-	return m.ask(ctx, uid, container, name)
+	return m.allocateFrom(ctx, uid, container, name)
 }
 
 // preStart calls PreStartContainer, if the plugin requires that.

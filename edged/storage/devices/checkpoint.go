@@ -153,7 +153,7 @@ func (m *Manager) save() error {
 		for container, resources := range containers {
 			for name, g := range resources {
 				if g.Answer != nil {
-					c.Pods.put(uid, container, name, g)
+					c.Pods.setGrant(uid, container, name, g)
 				}
 			}
 		}
@@ -218,7 +218,7 @@ type grant struct {
 	Boot string `json:"boot,omitempty"`
 }
 
-func (a allocations) put(uid types.UID, container, name string, g *grant) {
+func (a allocations) setGrant(uid types.UID, container, name string, g *grant) {
 	if a[uid] == nil {
 		a[uid] = map[string]map[string]*grant{}
 	}
@@ -228,8 +228,8 @@ func (a allocations) put(uid types.UID, container, name string, g *grant) {
 	a[uid][container][name] = g
 }
 
-// used are the devices of a resource that pods have.
-func (a allocations) used(name string) map[string]bool {
+// usedDevices are the devices of a resource that pods have.
+func (a allocations) usedDevices(name string) map[string]bool {
 	used := map[string]bool{}
 	for containers := range maps.Values(a) {
 		for resources := range maps.Values(containers) {

@@ -218,7 +218,7 @@ func TestFileOfNewerVersion(t *testing.T) {
 		t.Errorf("Serves() = %t, Forgotten() = %t; want the allocation of the file", m.Serves("example.com/x"),
 			m.Forgotten())
 	}
-	if used := m.allocated.used("example.com/x"); !used["a"] {
+	if used := m.allocated.usedDevices("example.com/x"); !used["a"] {
 		t.Errorf("used = %v, want a", used)
 	}
 }

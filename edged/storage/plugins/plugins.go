@@ -208,8 +208,8 @@ func (w *Watcher) comes(p plugin) {
 	w.coming[p]++
 }
 
-// came notes how that went. A socket that has registered a plugin is not any more what it was before.
-func (w *Watcher) came(p plugin, h holder, registered bool) {
+// recordOutcome notes how that went. A socket that has registered a plugin is not any more what it was before.
+func (w *Watcher) recordOutcome(p plugin, h holder, registered bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if registered {

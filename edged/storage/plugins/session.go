@@ -58,7 +58,7 @@ func (w *Watcher) register(ctx context.Context, path string) error {
 	endpoint := cmp.Or(info.Endpoint, path)
 	w.comes(p)
 	result := w.callHandler(ctx, p, endpoint, info.SupportedVersions)
-	w.came(p, holder{path, endpoint}, result == nil) // also when the socket has gone: it is forgotten next
+	w.recordOutcome(p, holder{path, endpoint}, result == nil) // also when the socket has gone: it is forgotten next
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
