@@ -23,8 +23,9 @@ import (
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
-// Bus publishes and subscribes. Publish and Subscribe may be called before Run, and by any goroutine.
-type Bus interface {
+// MQTT publishes to brokers, and subscribes to topics. Publish and Subscribe may be called before Run, and by any
+// goroutine.
+type MQTT interface {
 	// Publish hands a message of QoS 1 over. It returns nil when the broker in the agent has handed it to all
 	// subscribers, and when the external broker has confirmed it or it is in the queue on disk.
 	Publish(ctx context.Context, name string, payload []byte, retain bool) error
@@ -46,7 +47,7 @@ type Bus interface {
 	prometheus.Collector
 }
 
-// part is a Bus of one broker.
+// part is an MQTT of one broker.
 type part interface {
 	Publish(ctx context.Context, name string, payload []byte, retain bool) error
 	Subscribe(filter string, handler func(topic.Message)) (cancel func(), err error)
@@ -88,7 +89,7 @@ type Options struct {
 // for. With TLS, the latter also accepts clients with a certificate of tlsMqttCAFile, and only those if there is
 // neither a user nor a password file. mqttRetain makes every message a retained one. Messages have QoS 1, whatever
 // mqttQOS says.
-func New(config *v1alpha2.EventBus, o Options) (Bus, error) {
+func New(config *v1alpha2.EventBus, o Options) (MQTT, error) {
 	var parts []part
 	if config.MqttMode != ModeExternal {
 		b, err := newInternal(config, o)
@@ -266,7 +267,7 @@ type bus struct {
 	retain bool
 }
 
-// Publish implements Bus. It publishes to all parts, also when one fails.
+// Publish implements MQTT. It publishes to all parts, also when one fails.
 func (b *bus) Publish(ctx context.Context, name string, payload []byte, retain bool) error {
 	var errs []error
 	for _, p := range b.parts {
@@ -275,7 +276,7 @@ func (b *bus) Publish(ctx context.Context, name string, payload []byte, retain b
 	return errors.Join(errs...)
 }
 
-// Notify implements Bus.
+// Notify implements MQTT.
 func (b *bus) Notify(ctx context.Context, name string, payload []byte) error {
 	var errs []error
 	for _, p := range b.parts {
@@ -287,7 +288,7 @@ func (b *bus) Notify(ctx context.Context, name string, payload []byte) error {
 	return errors.Join(errs...)
 }
 
-// Subscribe implements Bus.
+// Subscribe implements MQTT.
 func (b *bus) Subscribe(filter string, handler func(topic.Message)) (cancel func(), err error) {
 	var cancels []func()
 	cancel = func() {
@@ -306,14 +307,14 @@ func (b *bus) Subscribe(filter string, handler func(topic.Message)) (cancel func
 	return cancel, nil
 }
 
-// Watch implements Bus.
+// Watch implements MQTT.
 func (b *bus) Watch(behind func(since time.Time), caughtUp func()) {
 	for _, p := range b.parts {
 		p.Watch(behind, caughtUp)
 	}
 }
 
-// Run implements Bus. When one part fails, all end.
+// Run implements MQTT. When one part fails, all end.
 func (b *bus) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -329,7 +330,7 @@ func (b *bus) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Connected implements Bus.
+// Connected implements MQTT.
 func (b *bus) Connected() bool {
 	for _, p := range b.parts {
 		if !p.Connected() {

@@ -29,7 +29,7 @@ func freeAddress(t *testing.T) string {
 	return address
 }
 
-func start(t *testing.T, config v1alpha2.EventBus, o Options) Bus {
+func start(t *testing.T, config v1alpha2.EventBus, o Options) MQTT {
 	t.Helper()
 	o.SpoolPath = filepath.Join(t.TempDir(), "queue")
 	b, err := New(&config, o)
@@ -48,14 +48,14 @@ func start(t *testing.T, config v1alpha2.EventBus, o Options) Bus {
 	return b
 }
 
-func publish(t *testing.T, b Bus, topic, payload string, retain bool) {
+func publish(t *testing.T, b MQTT, topic, payload string, retain bool) {
 	t.Helper()
 	if err := b.Publish(t.Context(), topic, []byte(payload), retain); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func subscribe(t *testing.T, b Bus, filter string) <-chan string {
+func subscribe(t *testing.T, b MQTT, filter string) <-chan string {
 	t.Helper()
 	out := make(chan string, 1000)
 	cancel, err := b.Subscribe(filter, func(m topic.Message) { out <- m.Topic + "=" + string(m.Payload) })
@@ -97,11 +97,11 @@ func TestModes(t *testing.T) {
 	config.TLS.TLSMqttCertFile, config.TLS.TLSMqttPrivateKeyFile = node.Cert, node.Key
 	config.MqttServerInternal, config.MqttMode = "tcp://"+second, ModeBoth
 	both := start(t, config, Options{ClientID: "both"})
-	for _, b := range []Bus{serving, using, both} {
+	for _, b := range []MQTT{serving, using, both} {
 		wait.True(t, "the connection", b.Connected)
 	}
 	here, there, third := subscribe(t, serving, "a/+"), subscribe(t, using, "a/+"), subscribe(t, both, "a/+")
-	for _, b := range []Bus{serving, using} {
+	for _, b := range []MQTT{serving, using} {
 		publish(t, b, "a/b", "1", false)
 		receive(t, here, "a/b=1")
 		receive(t, there, "a/b=1")

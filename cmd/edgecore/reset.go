@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgecore-io/edgecore/deploy/systemd"
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 	"github.com/edgecore-io/edgecore/local/leftovers"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 )
@@ -29,7 +29,7 @@ type resetOptions struct {
 
 func newResetCommand(opts *globalOptions) *cobra.Command {
 	return (&resetOptions{
-		globalOptions: opts, tokenFile: certificates.DefaultTokenFile, fresh: func(file string) []byte {
+		globalOptions: opts, tokenFile: nodecert.DefaultTokenFile, fresh: func(file string) []byte {
 			return configfile.Fresh("/", file)
 		},
 	}).command()

@@ -24,7 +24,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/serve/server"
 	"github.com/edgecore-io/edgecore/edged/serve/statusui"
 	"github.com/edgecore-io/edgecore/edgehub"
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 	"github.com/edgecore-io/edgecore/edgehub/nodelink"
 	"github.com/edgecore-io/edgecore/eventbus"
 	"github.com/edgecore-io/edgecore/metamanager"
@@ -126,8 +126,8 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 	var mqtt *topics.Module
 	if cfg.Modules.EventBus.Enable {
 		mqtt = topics.New(topics.Options{
-			Node:   cfg.Modules.Edged.HostnameOverride,
-			NewBus: func() (eventbus.Bus, error) { return agentconfig.NewEventBus(cfg, conditions) },
+			Node:    cfg.Modules.Edged.HostnameOverride,
+			NewMQTT: func() (eventbus.MQTT, error) { return agentconfig.NewEventBus(cfg, conditions) },
 		})
 		collectors = append(collectors, mqtt)
 	}
@@ -175,7 +175,7 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 		kubeletAPI = tunnels.Dial
 	}
 	hub, err := nodelink.New(bus, cfg, conditions, nodelink.Options{
-		KubeletAPI: kubeletAPI, Stream: stream, TokenFile: certificates.DefaultTokenFile,
+		KubeletAPI: kubeletAPI, Stream: stream, TokenFile: nodecert.DefaultTokenFile,
 		ReachedAt: func(address string) { // not before the modules run
 			if pods != nil {
 				pods.ReachedAt(address)
@@ -263,7 +263,7 @@ func checkStart(inForce *configfile.InForce) error {
 	if err := agentconfig.CheckFolders(inForce.Config); err != nil {
 		return err
 	}
-	err := nodelink.CheckNode(inForce.Config, certificates.DefaultTokenFile)
+	err := nodelink.CheckNode(inForce.Config, nodecert.DefaultTokenFile)
 	if err == nil {
 		return nil
 	}
@@ -275,7 +275,7 @@ func checkStart(inForce *configfile.InForce) error {
 
 // checkDevice says what of a valid configuration cannot work on this device.
 func checkDevice(cfg *v1alpha2.EdgeCore) error {
-	err, name := agentconfig.CheckDevice(cfg), nodelink.CheckNode(cfg, certificates.DefaultTokenFile)
+	err, name := agentconfig.CheckDevice(cfg), nodelink.CheckNode(cfg, nodecert.DefaultTokenFile)
 	if name == nil {
 		return err
 	}

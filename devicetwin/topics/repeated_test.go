@@ -70,7 +70,7 @@ func startBridged(t *testing.T) *bridged {
 
 func (b *bridged) newModule() *Module {
 	b.t.Helper()
-	m := New(Options{Node: "edge-1", NewBus: func() (eventbus.Bus, error) {
+	m := New(Options{Node: "edge-1", NewMQTT: func() (eventbus.MQTT, error) {
 		config := v1alpha2.Default().Modules.EventBus
 		config.MqttMode, config.MqttServerExternal = eventbus.ModeExternal, "tcp://"+b.cable.Addr()
 		return eventbus.New(&config, eventbus.Options{ClientID: "agent", SpoolPath: b.spool})

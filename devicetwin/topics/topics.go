@@ -68,7 +68,7 @@ type Twins interface {
 	UpdateState(namespace, name, state, message string, from twin.Source) (devicetwin.Stored, error)
 	Properties(namespace, name string) (map[string]twin.Property, error)
 	Devices() []devicetwin.Device
-	// MQTTBehind and MQTTCaughtUp are for Watch of eventbus.Bus.
+	// MQTTBehind and MQTTCaughtUp are for Watch of eventbus.MQTT.
 	MQTTBehind(since time.Time)
 	MQTTCaughtUp()
 }
@@ -77,9 +77,9 @@ type Twins interface {
 type Options struct {
 	// Node is the name of the node.
 	Node string
-	// NewBus makes the connection to MQTT. It is called again when it or the module has failed: a wrong configuration
+	// NewMQTT makes the connection to MQTT. It is called again when it or the module has failed: a wrong configuration
 	// of MQTT stops only this module.
-	NewBus func() (eventbus.Bus, error)
+	NewMQTT func() (eventbus.MQTT, error)
 	// Now is the wall clock.
 	Now func() time.Time
 }
@@ -92,8 +92,8 @@ type Module struct {
 	dropped *rate.Limiter
 
 	mu      sync.Mutex
-	bus     eventbus.Bus // the newest; nil before the first
-	fresh   bool         // no Run has had bus
+	bus     eventbus.MQTT // the newest; nil before the first
+	fresh   bool          // no Run has had bus
 	changes map[string]*changes
 	changed notify.Signal
 }
@@ -127,7 +127,7 @@ func New(opts Options) *Module {
 		changed: notify.NewSignal(),
 	}
 	// Run fails with the error, and is called again.
-	if bus, err := opts.NewBus(); err == nil {
+	if bus, err := opts.NewMQTT(); err == nil {
 		m.bus, m.fresh = bus, true
 	}
 	return m
@@ -152,7 +152,7 @@ func (m *Module) Group() string { return Group }
 
 // Run implements beehive.Module.
 func (m *Module) Run(ctx context.Context) error {
-	bus, err := m.takeBus()
+	bus, err := m.takeMQTT()
 	if err != nil {
 		return err
 	}
@@ -178,9 +178,9 @@ func (m *Module) Run(ctx context.Context) error {
 	return bus.Run(ctx)
 }
 
-// takeBus returns the bus of New, and new ones after that: a bus runs once. Watch is called without mu: it calls
+// takeMQTT returns the bus of New, and new ones after that: a bus runs once. Watch is called without mu: it calls
 // MQTTBehind, which waits for a lock under which devicetwin calls Changed.
-func (m *Module) takeBus() (eventbus.Bus, error) {
+func (m *Module) takeMQTT() (eventbus.MQTT, error) {
 	m.mu.Lock()
 	bus, fresh := m.bus, m.fresh
 	m.fresh = false
@@ -188,7 +188,7 @@ func (m *Module) takeBus() (eventbus.Bus, error) {
 	if fresh {
 		return bus, nil
 	}
-	bus, err := m.opts.NewBus()
+	bus, err := m.opts.NewMQTT()
 	if err != nil {
 		return nil, err
 	}
@@ -466,7 +466,7 @@ func (m *Module) enqueue(a answer) {
 }
 
 // publish publishes answers and changes until ctx ends.
-func (m *Module) publish(ctx context.Context, bus eventbus.Bus) {
+func (m *Module) publish(ctx context.Context, bus eventbus.MQTT) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -504,7 +504,7 @@ func (m *Module) base(id string) devicemsg.Base {
 
 // publishChange publishes the device's coming and going, its properties before and after, and the desired values that
 // have not been reported.
-func (m *Module) publishChange(ctx context.Context, bus eventbus.Bus, c devicetwin.Change) {
+func (m *Module) publishChange(ctx context.Context, bus eventbus.MQTT, c devicetwin.Change) {
 	member := []devicemsg.Member{{ID: c.Namespace + "/" + c.Name, Name: c.Name}}
 	membership := func(added, removed []devicemsg.Member) {
 		base := m.base("")
@@ -549,7 +549,7 @@ func messages(props map[string]twin.Property) map[string]*devicemsg.Twin {
 }
 
 // send publishes a message where there is a broker to take it.
-func (m *Module) send(ctx context.Context, bus eventbus.Bus, topic string, content any) {
+func (m *Module) send(ctx context.Context, bus eventbus.MQTT, topic string, content any) {
 	data, err := json.Marshal(content)
 	if err == nil {
 		err = bus.Notify(ctx, topic, data)

@@ -51,7 +51,7 @@ func start(t *testing.T) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := New(Options{Node: "edge-1", NewBus: func() (eventbus.Bus, error) {
+	m := New(Options{Node: "edge-1", NewMQTT: func() (eventbus.MQTT, error) {
 		config := v1alpha2.Default().Modules.EventBus
 		config.MqttMode, config.MqttServerInternal = eventbus.ModeInternal, "tcp://"+address
 		return eventbus.New(&config, eventbus.Options{MayPublish: MayPublish})
@@ -360,7 +360,7 @@ func TestFlood(t *testing.T) {
 }
 
 // failing is a bus that ends at once. Messages may wait in its session.
-type failing struct{ eventbus.Bus }
+type failing struct{ eventbus.MQTT }
 
 func (failing) Watch(behind func(time.Time), _ func()) { behind(time.Time{}) }
 func (failing) Subscribe(string, func(topic.Message)) (func(), error) {
@@ -388,7 +388,7 @@ func (c *changing) MQTTCaughtUp() {}
 
 // TestChangeDuringRestart: a twin can change while the module takes a new bus.
 func TestChangeDuringRestart(t *testing.T) {
-	m := New(Options{Node: "edge-1", NewBus: func() (eventbus.Bus, error) { return failing{}, nil }})
+	m := New(Options{Node: "edge-1", NewMQTT: func() (eventbus.MQTT, error) { return failing{}, nil }})
 	m.Serve(&changing{module: m, told: make(chan struct{})})
 	runs := make(chan error, 2)
 	go func() {

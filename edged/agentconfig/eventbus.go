@@ -11,7 +11,7 @@ import (
 
 // NewEventBus makes the connection to MQTT that the configuration asks for. What waits for the external broker is in
 // a file beside the store. conditions gets those of the broker in the agent and of the external one.
-func NewEventBus(cfg *v1alpha2.EdgeCore, conditions *health.Registry) (eventbus.Bus, error) {
+func NewEventBus(cfg *v1alpha2.EdgeCore, conditions *health.Registry) (eventbus.MQTT, error) {
 	o := eventBusOptions(cfg)
 	o.Listening = func(address string, err error) { conditions.SetError(health.SocketFailing, address, err) }
 	o.Reachable = func(server string, err error) { conditions.SetError(health.MQTTBrokerUnreachable, server, err) }

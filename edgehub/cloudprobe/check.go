@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/edged/node/preflight"
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/proxy"
 )
@@ -253,7 +253,7 @@ func (f *Facts) trust() []preflight.Finding {
 		switch {
 		case errors.As(err, &host):
 			return finding(checkTrust, preflight.Error, names, "the certificate at %s is for %s only", p.Address,
-				certificates.NamesOf(p.Chain[0]))
+				nodecert.NamesOf(p.Chain[0]))
 		case err != nil:
 			return finding(checkTrust, preflight.Error, inspected, "the certificate at %s is not signed by the CA "+
 				"that %s gives out: that is another server, or something on the way replaces it (%s)", p.Address,
@@ -328,4 +328,4 @@ func (f *Facts) clock() []preflight.Finding {
 }
 
 // printable returns the start of a text of others, for a line.
-func printable(text string) string { return certificates.Printable(text, maxText) }
+func printable(text string) string { return nodecert.Printable(text, maxText) }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
@@ -19,7 +19,7 @@ func Certificate(
 	ctx context.Context, cfg *v1alpha2.EdgeCore, token *certs.Token, text string, takeName bool,
 ) (string, error) {
 	files, node := FilesOf(cfg), cfg.Modules.Edged.HostnameOverride
-	keeper := certificates.New(certificates.Options{Server: cfg.Modules.EdgeHub.HTTPServer, Node: node, Files: files})
+	keeper := nodecert.New(nodecert.Options{Server: cfg.Modules.EdgeHub.HTTPServer, Node: node, Files: files})
 	state := keeper.Check()
 	if token == nil {
 		if state != nil {

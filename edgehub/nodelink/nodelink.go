@@ -15,7 +15,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/beehive"
 	"github.com/edgecore-io/edgecore/edgehub"
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/apis/strict"
 	"github.com/edgecore-io/edgecore/pkg/certs"
@@ -25,7 +25,7 @@ import (
 // Module is edgehub with the node's certificate. It implements beehive.Module.
 type Module struct {
 	*edgehub.Module
-	keeper *certificates.Keeper
+	keeper *nodecert.Keeper
 	// rotate: the certificate is renewed before it expires.
 	rotate bool
 }
@@ -49,7 +49,7 @@ func New(bus *beehive.Bus, cfg *v1alpha2.EdgeCore, conditions *health.Registry, 
 		return nil, nil
 	}
 	files := filesOf(hub)
-	token := certificates.TokenFrom(o.TokenFile, hub.Token)
+	token := nodecert.TokenFrom(o.TokenFile, hub.Token)
 	if _, err := os.Stat(files.Cert); os.IsNotExist(err) {
 		if text, err := token(); err == nil && text == "" {
 			klog.InfoS("This device has joined no cloud, and runs its own pods; `edgecore join --help` tells how to " +
@@ -58,7 +58,7 @@ func New(bus *beehive.Bus, cfg *v1alpha2.EdgeCore, conditions *health.Registry, 
 		}
 	}
 	l := &Module{rotate: hub.RotateCertificates}
-	l.keeper = certificates.New(certificates.Options{
+	l.keeper = nodecert.New(nodecert.Options{
 		Server: hub.HTTPServer, Node: cfg.Modules.Edged.HostnameOverride, Files: files, Token: token,
 		Report: func(err error) {
 			code := health.NotJoined
@@ -89,9 +89,9 @@ func CheckNode(cfg *v1alpha2.EdgeCore, tokenFile string) error {
 	if !hub.Enable {
 		return nil
 	}
-	err := certificates.New(certificates.Options{
+	err := nodecert.New(nodecert.Options{
 		Node: cfg.Modules.Edged.HostnameOverride, Files: filesOf(hub),
-		Token: certificates.TokenFrom(tokenFile, hub.Token),
+		Token: nodecert.TokenFrom(tokenFile, hub.Token),
 	}).OfAnother()
 	if err != nil {
 		return strict.Problems{{Path: "modules.edged.hostnameOverride", Text: err.Error()}}

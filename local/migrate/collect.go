@@ -20,7 +20,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
 	"github.com/edgecore-io/edgecore/edged/podstate/source"
 	"github.com/edgecore-io/edgecore/edged/serve/servingcert"
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 	"github.com/edgecore-io/edgecore/local/adopt"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
@@ -177,12 +177,12 @@ func (t *Migration) certificates(p *Plan, node string) {
 			p.Errors = append(p.Errors, fmt.Sprintf("certificate: %v", err))
 		}
 	}
-	err := certificates.New(certificates.Options{Server: p.before.Modules.EdgeHub.HTTPServer, Node: node, Files: from}).
+	err := nodecert.New(nodecert.Options{Server: p.before.Modules.EdgeHub.HTTPServer, Node: node, Files: from}).
 		Check()
-	var problem *certificates.Problem
+	var problem *nodecert.Problem
 	switch {
 	case err == nil, !p.before.Modules.EdgeHub.Enable:
-	case errors.As(err, &problem) && problem.Reason == certificates.WrongNode:
+	case errors.As(err, &problem) && problem.Reason == nodecert.WrongNode:
 		p.Errors = append(p.Errors, err.Error())
 	default:
 		p.Warnings = append(p.Warnings, err.Error())

@@ -29,7 +29,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	cloudcerts "github.com/edgecore-io/edgecore/cloud/certificates"
-	edgecerts "github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -208,8 +208,8 @@ func TestHTTPS(t *testing.T) {
 	var n notes
 	addr := serveTLS(t, a, n.watch(a.Handler(nodes)))
 	dir := t.TempDir()
-	keeper := func(node string) *edgecerts.Keeper {
-		return edgecerts.New(edgecerts.Options{
+	keeper := func(node string) *nodecert.Keeper {
+		return nodecert.New(nodecert.Options{
 			Server: "https://" + addr,
 			Node:   node,
 			Now:    c.now,
@@ -345,7 +345,7 @@ func TestHTTPSOfKubeEdgesCloud(t *testing.T) {
 			})
 			addr := serveTLS(t, a, n.watch(mux))
 			dir := t.TempDir()
-			keeper := edgecerts.New(edgecerts.Options{
+			keeper := nodecert.New(nodecert.Options{
 				Server: "https://" + addr,
 				Node:   node,
 				Now:    func() time.Time { return began },

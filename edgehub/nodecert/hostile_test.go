@@ -1,4 +1,4 @@
-package certificates_test
+package nodecert_test
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 	"github.com/edgecore-io/edgecore/test/testenv/membound"
 )
 
@@ -57,7 +57,7 @@ func FuzzAnswer(f *testing.F) {
 		opts.Server = o.start(t)
 		var err error
 		// What is counted has both ends of two TLS connections. Of the answer, 1 MiB is read.
-		membound.Check(t, 10<<20, func() { err = certificates.New(opts).Ensure(t.Context()) })
+		membound.Check(t, 10<<20, func() { err = nodecert.New(opts).Ensure(t.Context()) })
 		if err == nil {
 			t.Fatal("a certificate was taken, want an error")
 		}

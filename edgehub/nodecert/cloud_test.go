@@ -1,4 +1,4 @@
-package certificates_test
+package nodecert_test
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 )
@@ -121,8 +121,8 @@ func testFiles(t testing.TB) certs.Files {
 }
 
 // options are those of a device of this cloud.
-func (c *testCloud) options(t testing.TB, token string) certificates.Options {
-	return certificates.Options{
+func (c *testCloud) options(t testing.TB, token string) nodecert.Options {
+	return nodecert.Options{
 		Server: "https://" + c.address, Node: "edge1", Files: testFiles(t), Now: c.clock.now, Sleep: c.clock.sleep,
 		Token: func() (string, error) { return token, nil },
 	}

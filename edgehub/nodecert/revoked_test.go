@@ -1,4 +1,4 @@
-package certificates_test
+package nodecert_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 )
 
 // TestRevoked: a device whose node was revoked keeps its files and says what to do; a new token helps.
@@ -29,8 +29,8 @@ func TestRevoked(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	opts.Sleep = func(context.Context, time.Duration) error { cancel(); return ctx.Err() }
 	clk.add(40 * 24 * time.Hour)
-	certificates.New(opts).Rotate(ctx, func() { t.Errorf("renewed, want a report of %s", certificates.Refused) })
-	wantProblem(t, problem, certificates.Refused, "node edge1 was revoked at 2027-09-17T12:00:00Z", "gettoken --node",
+	nodecert.New(opts).Rotate(ctx, func() { t.Errorf("renewed, want a report of %s", nodecert.Refused) })
+	wantProblem(t, problem, nodecert.Refused, "node edge1 was revoked at 2027-09-17T12:00:00Z", "gettoken --node",
 		"edgecore join", "no state is lost")
 	if got := load(t, opts.Files).Cert(); !got.Equal(first.Cert()) {
 		t.Errorf("certificate %v, want the first, %v", got.SerialNumber, first.Cert().SerialNumber)
@@ -40,12 +40,12 @@ func TestRevoked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := certificates.New(opts).Join(t.Context(), token.String()); err != nil {
+	if err := nodecert.New(opts).Join(t.Context(), token.String()); err != nil {
 		t.Fatal(err)
 	}
 	if got := load(t, opts.Files).Cert(); got.NotBefore.Before(token.Claims.Since) {
 		t.Errorf("the new certificate begins at %v, want not before %v", got.NotBefore, token.Claims.Since)
 	}
-	wantProblem(t, certificates.New(opts).Join(t.Context(), c.token(t, "edge1")), certificates.BadToken,
+	wantProblem(t, nodecert.New(opts).Join(t.Context(), c.token(t, "edge1")), nodecert.BadToken,
 		"older than the last revocation")
 }

@@ -1,4 +1,4 @@
-package certificates_test
+package nodecert_test
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 )
 
 // TestNewCA: a device that only knows the previous CA gets a certificate of the new one, and trusts the new one alone
@@ -27,7 +27,7 @@ func TestNewCA(t *testing.T) {
 	opts.Server = "https://" + after.address
 	opts.Report = func(err error) { t.Errorf("reported %v, want no report", err) }
 	ctx, cancel := context.WithCancel(t.Context())
-	var k *certificates.Keeper
+	var k *nodecert.Keeper
 	sleeps, renewals := 0, 0
 	opts.Sleep = func(ctx context.Context, d time.Duration) error {
 		if sleeps++; sleeps == 1 {
@@ -48,7 +48,7 @@ func TestNewCA(t *testing.T) {
 		}
 		return ctx.Err()
 	}
-	k = certificates.New(opts)
+	k = nodecert.New(opts)
 	k.Rotate(ctx, func() { renewals++ })
 	if renewals != 2 {
 		t.Errorf("%d renewals, want one for the new CA and one that showed that there is no other", renewals)

@@ -1,4 +1,4 @@
-package certificates_test
+package nodecert_test
 
 import (
 	"bufio"
@@ -21,13 +21,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
-func wantProblem(t *testing.T, err error, reason certificates.Reason, texts ...string) {
+func wantProblem(t *testing.T, err error, reason nodecert.Reason, texts ...string) {
 	t.Helper()
-	if got := certificates.ReasonOf(err); err == nil || got != reason {
+	if got := nodecert.ReasonOf(err); err == nil || got != reason {
 		t.Errorf("reason %q (%v), want %s", got, err, reason)
 		return
 	}
@@ -41,8 +41,8 @@ func wantProblem(t *testing.T, err error, reason certificates.Reason, texts ...s
 func TestJoin(t *testing.T) {
 	c := newCloud(t, newClock(), nil)
 	opts := c.options(t, c.token(t, ""))
-	k := certificates.New(opts)
-	wantProblem(t, k.Check(), certificates.NoToken, "has no certificate for the cloud yet", "cloudcore gettoken",
+	k := nodecert.New(opts)
+	wantProblem(t, k.Check(), nodecert.NoToken, "has no certificate for the cloud yet", "cloudcore gettoken",
 		"edgecore join")
 	if err := k.Ensure(t.Context()); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestJoin(t *testing.T) {
 	}
 	// A second time nobody is asked.
 	opts.Server, opts.Token = "https://127.0.0.1:1", nil
-	if err := certificates.New(opts).Ensure(t.Context()); err != nil {
+	if err := nodecert.New(opts).Ensure(t.Context()); err != nil {
 		t.Errorf("again: %v", err)
 	}
 	// What it gives the hub is good for the hub.
@@ -115,84 +115,84 @@ func TestJoinFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shifted := func(d time.Duration) func(*certificates.Options) {
-		return func(o *certificates.Options) { o.Now = func() time.Time { return clk.now().Add(d) } }
+	shifted := func(d time.Duration) func(*nodecert.Options) {
+		return func(o *nodecert.Options) { o.Now = func() time.Time { return clk.now().Add(d) } }
 	}
-	server := func(s string) func(*certificates.Options) { return func(o *certificates.Options) { o.Server = s } }
+	server := func(s string) func(*nodecert.Options) { return func(o *nodecert.Options) { o.Server = s } }
 	for name, tc := range map[string]struct {
 		token  string
 		cloud  *testCloud
-		change func(*certificates.Options)
-		reason certificates.Reason
+		change func(*nodecert.Options)
+		reason nodecert.Reason
 		texts  []string
 	}{
-		"no token":     {"", c, nil, certificates.NoToken, []string{"cloudcore gettoken"}},
-		"half a token": {c.token(t, "")[:90], c, nil, certificates.BadToken, []string{"copy the whole line"}},
+		"no token":     {"", c, nil, nodecert.NoToken, []string{"cloudcore gettoken"}},
+		"half a token": {c.token(t, "")[:90], c, nil, nodecert.BadToken, []string{"copy the whole line"}},
 		"wrong token": {
-			forged.String(), c, nil, certificates.BadToken, []string{
+			forged.String(), c, nil, nodecert.BadToken, []string{
 				"does not accept the token", "signature is invalid", "get a new one (cloudcore gettoken",
 			},
 		},
 		"another cloud's": {
-			other.token(t, ""), c, nil, certificates.WrongCA, []string{"does not match the token", "Get a new token",
+			other.token(t, ""), c, nil, nodecert.WrongCA, []string{"does not match the token", "Get a new token",
 				"nothing was sent"},
 		},
 		"another node's": {
-			c.token(t, "edge2"), c, nil, certificates.WrongNode,
+			c.token(t, "edge2"), c, nil, nodecert.WrongNode,
 			[]string{`the token is for node "edge2", and this device is "edge1"`, "--edgenode-name edge2"},
 		},
 		"spent": {
-			spent.String(), c, nil, certificates.TokenExpired, []string{
+			spent.String(), c, nil, nodecert.TokenExpired, []string{
 				"the token expired at 2026-11-21T11:00:00Z, 1h0m0s ago", "get a new one",
 			},
 		},
 		"clock behind": {
-			late.token(t, ""), late, nil, certificates.Clock, []string{
+			late.token(t, ""), late, nil, nodecert.Clock, []string{
 				"says 2026-11-21T12:00:00Z, 30h0m0s behind the cloud's, which says 2026-11-22T18:00:00Z", "timedatectl",
 			},
 		},
-		"clock in 1970": {c.token(t, ""), c, func(o *certificates.Options) {
+		"clock in 1970": {c.token(t, ""), c, func(o *nodecert.Options) {
 			o.Now = func() time.Time { return time.Unix(60, 0) }
-		}, certificates.Clock, []string{"1970-01-01T00:01:00Z", "behind", "date -s"}},
+		}, nodecert.Clock, []string{"1970-01-01T00:01:00Z", "behind", "date -s"}},
 		"clock ahead": {
-			c.token(t, ""), c, shifted(time.Hour), certificates.Clock, []string{"1h0m0s ahead of the cloud's"},
+			c.token(t, ""), c, shifted(time.Hour), nodecert.Clock, []string{"1h0m0s ahead of the cloud's"},
 		},
 		"other host name": {
-			c.token(t, ""), c, server("https://localhost:" + portOf(t, c.address)), certificates.WrongHost,
+			c.token(t, ""), c, server("https://localhost:" + portOf(t, c.address)), nodecert.WrongHost,
 			[]string{"for 127.0.0.1, cloud.example only", "dnsNames"},
 		},
 		"many host names": {crowded.token(t, ""), crowded, server("https://localhost:" + portOf(t, crowded.address)),
-			certificates.WrongHost, []string{"for 127.0.0.1, cloud.example, ", " and 191 more only"}},
+			nodecert.WrongHost, []string{"for 127.0.0.1, cloud.example, ", " and 191 more only"}},
 		"nobody there": {
-			c.token(t, ""), c, server("https://127.0.0.1:1"), certificates.Unreachable,
+			c.token(t, ""), c, server("https://127.0.0.1:1"), nodecert.Unreachable,
 			[]string{"refuses connections", "that cloudcore runs"},
 		},
-		"no such name": {c.token(t, ""), c, server("https://nosuch.invalid:10002"), certificates.Unreachable,
+		"no such name": {c.token(t, ""), c, server("https://nosuch.invalid:10002"), nodecert.Unreachable,
 			[]string{"nosuch.invalid cannot be looked up", "DNS"}},
 		"no address": {
-			c.token(t, ""), c, server("https://[:1"), certificates.Unreachable,
+			c.token(t, ""), c, server("https://[:1"), nodecert.Unreachable,
 			[]string{"is invalid: want https://HOST:PORT"},
 		},
 		"name taken": {
-			taken.token(t, ""), taken, nil, certificates.NameTaken,
+			taken.token(t, ""), taken, nil, nodecert.NameTaken,
 			[]string{"the name edge1 is taken", "gettoken --node edge1"},
 		},
-		"too many requests": {busy.token(t, ""), busy, nil, certificates.Busy, []string{"try again in a minute"}},
-		"no permission": {c.token(t, ""), c, func(o *certificates.Options) {
+		"too many requests": {busy.token(t, ""), busy, nil, nodecert.Busy, []string{"try again in a minute"}},
+		"no permission": {c.token(t, ""), c, func(o *nodecert.Options) {
 			o.Files = certs.Files{CA: "/proc/x/a", Cert: "/proc/x/b", Key: "/proc/x/c"}
 		},
-			certificates.BadFiles, []string{"cannot be written", "make room"}},
-		"token unreadable": {"", c, func(o *certificates.Options) {
+			nodecert.BadFiles, []string{"cannot be written", "make room"}},
+		"token unreadable": {"", c, func(o *nodecert.Options) {
 			o.Token = func() (string, error) { return "", errors.New("no disk") }
 		},
-			certificates.BadToken, []string{"the token cannot be read: no disk"}},
+			nodecert.BadToken, []string{"the token cannot be read: no disk"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := tc.cloud.options(t, tc.token)
 			if tc.change != nil {
 				tc.change(&opts)
 			}
-			wantProblem(t, certificates.New(opts).Ensure(t.Context()), tc.reason, tc.texts...)
+			wantProblem(t, nodecert.New(opts).Ensure(t.Context()), tc.reason, tc.texts...)
 			for _, name := range []string{opts.Files.CA, opts.Files.Cert, opts.Files.Key} {
 				if _, err := os.Stat(name); err == nil {
 					t.Errorf("Stat(%s) = nil, want it not written", name)
@@ -223,7 +223,7 @@ func TestSilentCloud(t *testing.T) {
 	opts.Server = "https://" + listener.Addr().String()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	wantProblem(t, certificates.New(opts).Ensure(ctx), certificates.Unreachable, "does not answer in time", "firewalls")
+	wantProblem(t, nodecert.New(opts).Ensure(ctx), nodecert.Unreachable, "does not answer in time", "firewalls")
 }
 
 // TestStrangers: what answers is something else, or a cloud that does what it should not.
@@ -263,42 +263,42 @@ func TestStrangers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		path    string
 		handler http.HandlerFunc
-		reason  certificates.Reason
+		reason  nodecert.Reason
 		text    string
 	}{
 		"a web server": {
-			"/ca.crt", text(404, "no"), certificates.Refused,
+			"/ca.crt", text(404, "no"), nodecert.Refused,
 			"does not have its CA (404): that is not the cloud's port for certificates",
 		},
 		"a web page": {
-			"/ca.crt", text(200, "<html>"), certificates.Refused, "does not answer with a CA certificate",
+			"/ca.crt", text(200, "<html>"), nodecert.Refused, "does not answer with a CA certificate",
 		},
 		"a flood": {
-			"/ca.crt", text(200, strings.Repeat("x", 2<<20)), certificates.Refused, "more than 1024 KiB",
+			"/ca.crt", text(200, strings.Repeat("x", 2<<20)), nodecert.Refused, "more than 1024 KiB",
 		},
 		"a cloud that is ill": {
-			"/edge.crt", text(500, "failed to sign certs"), certificates.Busy,
+			"/edge.crt", text(500, "failed to sign certs"), nodecert.Busy,
 			"cannot give a certificate for this device now (500: failed to sign certs): look at cloudcore's log",
 		},
 		"a redirect": {
-			"/edge.crt", text(302, ""), certificates.Refused, "refuses a certificate for this device (302",
+			"/edge.crt", text(302, ""), nodecert.Refused, "refuses a certificate for this device (302",
 		},
 		"KubeEdge, no token": {
-			"/edge.crt", text(401, "token validation failure, token cannot be split"), certificates.BadToken,
+			"/edge.crt", text(401, "token validation failure, token cannot be split"), nodecert.BadToken,
 			"token cannot be split): get a new one",
 		},
 		"KubeEdge, old token": {
 			"/edge.crt", text(401, "token validation failure, err: token has invalid claims: token is expired"),
-			certificates.TokenExpired, "get a new token",
+			nodecert.TokenExpired, "get a new token",
 		},
-		"no certificate": {"/edge.crt", text(200, "yes"), certificates.Refused, "is not what was asked for"},
+		"no certificate": {"/edge.crt", text(200, "yes"), nodecert.Refused, "is not what was asked for"},
 		"another's name": {
-			"/edge.crt", issued("edge2", c, true), certificates.Refused, `is that of node "edge2"`,
+			"/edge.crt", issued("edge2", c, true), nodecert.Refused, `is that of node "edge2"`,
 		},
-		"another's key": {"/edge.crt", issued("edge1", c, false), certificates.Refused, "it is for another key"},
-		"another CA's":  {"/edge.crt", issued("edge1", other, true), certificates.Refused, "unknown authority"},
+		"another's key": {"/edge.crt", issued("edge1", c, false), nodecert.Refused, "it is for another key"},
+		"another CA's":  {"/edge.crt", issued("edge1", other, true), nodecert.Refused, "unknown authority"},
 		"a CA that is not his": {"/ca.crt", func(w http.ResponseWriter, _ *http.Request) { w.Write(other.CA().Raw) },
-			certificates.WrongCA, "does not match the token"},
+			nodecert.WrongCA, "does not match the token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &oldCloud{
@@ -315,12 +315,12 @@ func TestStrangers(t *testing.T) {
 			}
 			opts := c.options(t, c.token(t, ""))
 			opts.Server = o.start(t)
-			wantProblem(t, certificates.New(opts).Ensure(t.Context()), tc.reason, tc.text)
+			wantProblem(t, nodecert.New(opts).Ensure(t.Context()), tc.reason, tc.text)
 			if _, err := os.Stat(opts.Files.Key); err == nil {
 				t.Errorf("Stat(%s) = nil, want no files written", opts.Files.Key)
 			}
 			for _, r := range o.all() {
-				if tc.reason == certificates.WrongCA && r.auth != "" {
+				if tc.reason == nodecert.WrongCA && r.auth != "" {
 					t.Errorf("authorization sent to a wrong CA = %q, want none", r.auth)
 				}
 			}
@@ -340,7 +340,7 @@ func TestStrangers(t *testing.T) {
 		defer thief.Close()
 		opts := c.options(t, c.token(t, ""))
 		opts.Server = thief.URL
-		wantProblem(t, certificates.New(opts).Ensure(t.Context()), certificates.WrongCA,
+		wantProblem(t, nodecert.New(opts).Ensure(t.Context()), nodecert.WrongCA,
 			"is not the cloud that this device trusts")
 	})
 	t.Run("no TLS", func(t *testing.T) {
@@ -348,7 +348,7 @@ func TestStrangers(t *testing.T) {
 		defer plain.Close()
 		opts := c.options(t, c.token(t, ""))
 		opts.Server = strings.Replace(plain.URL, "http:", "https:", 1)
-		wantProblem(t, certificates.New(opts).Ensure(t.Context()), certificates.Refused, "does not speak TLS")
+		wantProblem(t, nodecert.New(opts).Ensure(t.Context()), nodecert.Refused, "does not speak TLS")
 	})
 }
 
@@ -361,7 +361,7 @@ func TestWithKubeEdgesCloud(t *testing.T) {
 	token := c.token(t, "")
 	opts := c.options(t, token)
 	opts.Server = o.start(t)
-	k := certificates.New(opts)
+	k := nodecert.New(opts)
 	if taken, err := k.NameTaken(t.Context(), token); taken || err != nil { // it does not have that path
 		t.Errorf("taken %v, %v", taken, err)
 	}
@@ -415,15 +415,15 @@ func TestNameTaken(t *testing.T) {
 	c := newCloud(t, clk, func(o *cloud.Options) { o.ProtectTaken = true }, "edge1")
 	token := c.token(t, "")
 	opts := c.options(t, token)
-	if taken, err := certificates.New(opts).NameTaken(t.Context(), token); !taken || err != nil {
+	if taken, err := nodecert.New(opts).NameTaken(t.Context(), token); !taken || err != nil {
 		t.Errorf("taken %v, %v", taken, err)
 	}
 	opts.Node = "edge2"
-	if taken, err := certificates.New(opts).NameTaken(t.Context(), token); taken || err != nil {
+	if taken, err := nodecert.New(opts).NameTaken(t.Context(), token); taken || err != nil {
 		t.Errorf("free: taken %v, %v", taken, err)
 	}
-	_, err := certificates.New(opts).NameTaken(t.Context(), "x")
-	wantProblem(t, err, certificates.BadToken)
+	_, err := nodecert.New(opts).NameTaken(t.Context(), "x")
+	wantProblem(t, err, nodecert.BadToken)
 	o := &oldCloud{t: t, ca: c.Authority, now: clk.now, answer: func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != "/ca.crt" {
 			http.Error(w, "no API server", http.StatusInternalServerError)
@@ -432,8 +432,8 @@ func TestNameTaken(t *testing.T) {
 		return false
 	}}
 	opts.Server = o.start(t)
-	_, err = certificates.New(opts).NameTaken(t.Context(), token)
-	wantProblem(t, err, certificates.Busy, "no API server")
+	_, err = nodecert.New(opts).NameTaken(t.Context(), token)
+	wantProblem(t, err, nodecert.Busy, "no API server")
 }
 
 // TestPortOfTheLink: a server that wants a certificate before it answers is the link, say, and not the port for
@@ -447,7 +447,7 @@ func TestPortOfTheLink(t *testing.T) {
 	defer server.Close()
 	opts := c.options(t, c.token(t, ""))
 	opts.Server = "https://" + server.Listener.Addr().String()
-	wantProblem(t, certificates.New(opts).Ensure(t.Context()), certificates.Refused, "breaks off the handshake (",
+	wantProblem(t, nodecert.New(opts).Ensure(t.Context()), nodecert.Refused, "breaks off the handshake (",
 		"or that is not the cloud's port")
 }
 
@@ -486,7 +486,7 @@ func TestProxy(t *testing.T) {
 	opts := c.options(t, c.token(t, ""))
 	opts.Server = "https://cloud.example:10002"
 	opts.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(proxy.URL) }
-	if err := certificates.New(opts).Ensure(t.Context()); err != nil {
+	if err := nodecert.New(opts).Ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"CONNECT cloud.example:10002", "CONNECT cloud.example:10002"}; !cmp.Equal(asked, want) {
@@ -504,9 +504,9 @@ func TestProxyRefuses(t *testing.T) {
 	host := proxy.Listener.Addr().String()
 	opts := c.options(t, c.token(t, ""))
 	opts.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse("http://user:hunter2@" + host) }
-	err := certificates.New(opts).Ensure(t.Context())
-	wantProblem(t, err, certificates.Unreachable, "the proxy "+host+" does not connect to the cloud at")
-	wantProblem(t, err, certificates.Unreachable, "(HTTP 403 Forbidden): have the proxy allow CONNECT")
+	err := nodecert.New(opts).Ensure(t.Context())
+	wantProblem(t, err, nodecert.Unreachable, "the proxy "+host+" does not connect to the cloud at")
+	wantProblem(t, err, nodecert.Unreachable, "(HTTP 403 Forbidden): have the proxy allow CONNECT")
 	if strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v shows the password", err)
 	}
@@ -607,7 +607,7 @@ func TestDeadProxy(t *testing.T) {
 		if row.answer != nil {
 			answers <- row.answer
 		}
-		err := certificates.New(opts).Ensure(row.ctx)
+		err := nodecert.New(opts).Ensure(row.ctx)
 		if err == nil || !strings.Contains(err.Error(), row.want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v, want %q, and no password", row.name, err, row.want)
 		}
@@ -616,7 +616,7 @@ func TestDeadProxy(t *testing.T) {
 
 func TestTokenFrom(t *testing.T) {
 	file := t.TempDir() + "/token"
-	from := certificates.TokenFrom(file, "configured")
+	from := nodecert.TokenFrom(file, "configured")
 	if got, err := from(); got != "configured" || err != nil {
 		t.Errorf("no file: %q, %v", got, err)
 	}
@@ -626,7 +626,7 @@ func TestTokenFrom(t *testing.T) {
 	if got, err := from(); got != "token" || err != nil {
 		t.Errorf("a file: %q, %v", got, err)
 	}
-	if _, err := certificates.TokenFrom(t.TempDir(), "configured")(); err == nil {
+	if _, err := nodecert.TokenFrom(t.TempDir(), "configured")(); err == nil {
 		t.Error("TokenFrom with a folder = nil, want an error")
 	}
 }

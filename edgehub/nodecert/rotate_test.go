@@ -1,4 +1,4 @@
-package certificates_test
+package nodecert_test
 
 import (
 	"context"
@@ -10,14 +10,14 @@ import (
 	"time"
 
 	cloud "github.com/edgecore-io/edgecore/cloud/certificates"
-	"github.com/edgecore-io/edgecore/edgehub/certificates"
+	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 )
 
 // join gets the first certificate.
-func join(t *testing.T, opts certificates.Options) *certs.Identity {
+func join(t *testing.T, opts nodecert.Options) *certs.Identity {
 	t.Helper()
-	if err := certificates.New(opts).Ensure(t.Context()); err != nil {
+	if err := nodecert.New(opts).Ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return load(t, opts.Files)
@@ -61,7 +61,7 @@ func TestRotate(t *testing.T) {
 	opts.Sleep, opts.Token = s.sleep, nil
 	opts.Report = func(err error) { t.Errorf("reported %v, want no report", err) }
 	renewals, keys := 0, map[string]bool{}
-	certificates.New(opts).Rotate(t.Context(), func() {
+	nodecert.New(opts).Rotate(t.Context(), func() {
 		renewals++
 		next := load(t, opts.Files)
 		lived := clk.now().Sub(id.Cert().NotBefore).Hours() / id.Cert().NotAfter.Sub(id.Cert().NotBefore).Hours()
@@ -113,11 +113,11 @@ func TestRotateTriesAgain(t *testing.T) {
 	}
 	opts.Sleep = s.sleep
 	ctx, cancel := context.WithCancel(t.Context())
-	certificates.New(opts).Rotate(ctx, cancel)
+	nodecert.New(opts).Rotate(ctx, cancel)
 	if len(reported) != 13 || reported[12] != nil {
 		t.Fatalf("%d reports %v, want 13 with the last one nil", len(reported), reported)
 	}
-	wantProblem(t, reported[0], certificates.Busy, "look at cloudcore's log")
+	wantProblem(t, reported[0], nodecert.Busy, "look at cloudcore's log")
 	waits := s.slept[len(s.slept)-13:] // the last is after the renewal
 	for i, want := 0, 2*time.Second; i < 12; i, want = i+1, min(2*want, 10*time.Minute) {
 		if waits[i] < want || waits[i] > want*5/4 {
@@ -136,8 +136,8 @@ func TestExpired(t *testing.T) {
 	clk.add(400 * 24 * time.Hour)
 	token := ""
 	opts.Token = func() (string, error) { return token, nil }
-	k := certificates.New(opts)
-	wantProblem(t, k.Ensure(t.Context()), certificates.Expired,
+	k := nodecert.New(opts)
+	wantProblem(t, k.Ensure(t.Context()), nodecert.Expired,
 		"expired at 2027-11-21T12:00:00Z (the clock says 2027-12-26T12:00:00Z)", "edgecore join",
 		"no state is lost, and the pods keep running")
 	if !load(t, opts.Files).Cert().Equal(first.Cert()) {
@@ -152,12 +152,12 @@ func TestExpired(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	certificates.New(opts).Rotate(ctx, cancel)
+	nodecert.New(opts).Rotate(ctx, cancel)
 	if len(reported) != 4 || reported[3] != nil {
 		t.Fatalf("reported %v, want 4 with the last one nil", reported)
 	}
-	wantProblem(t, reported[0], certificates.Expired)
-	if err := certificates.New(opts).Check(); err != nil {
+	wantProblem(t, reported[0], nodecert.Expired)
+	if err := nodecert.New(opts).Check(); err != nil {
 		t.Error(err)
 	}
 }
@@ -168,12 +168,12 @@ func TestRenewalRefused(t *testing.T) {
 	c, anew := newCloud(t, clk, nil), newCloud(t, clk, nil)
 	for name, tc := range map[string]struct {
 		server func(o *oldCloud) string
-		reason certificates.Reason
+		reason nodecert.Reason
 		text   string
 	}{
 		"set up again": {func(*oldCloud) string {
 			return "https://" + anew.address
-		}, certificates.WrongCA, "join again with a new token"},
+		}, nodecert.WrongCA, "join again with a new token"},
 		"unknown": {func(o *oldCloud) string {
 			o.answer = func(w http.ResponseWriter, r *http.Request) bool {
 				if len(r.TLS.PeerCertificates) > 0 {
@@ -183,7 +183,7 @@ func TestRenewalRefused(t *testing.T) {
 				return len(r.TLS.PeerCertificates) > 0
 			}
 			return o.start(t)
-		}, certificates.Refused, "does not accept this device's certificate"},
+		}, nodecert.Refused, "does not accept this device's certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := c.options(t, c.token(t, ""))
@@ -197,7 +197,7 @@ func TestRenewalRefused(t *testing.T) {
 			defer cancel()
 			var got error
 			opts.Report = func(err error) { got = err; cancel() }
-			certificates.New(opts).Rotate(ctx, func() { t.Errorf("renewed, want a report of %s", tc.reason) })
+			nodecert.New(opts).Rotate(ctx, func() { t.Errorf("renewed, want a report of %s", tc.reason) })
 			wantProblem(t, got, tc.reason, tc.text)
 		})
 	}
@@ -211,7 +211,7 @@ func TestClockOfTheCertificate(t *testing.T) {
 	opts := c.options(t, c.token(t, ""))
 	join(t, opts)
 	opts.Now = func() time.Time { return time.Unix(0, 0) }
-	k := certificates.New(opts)
+	k := nodecert.New(opts)
 	if err := k.Check(); err != nil {
 		t.Error(err)
 	}
@@ -223,17 +223,17 @@ func TestClockOfTheCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := k.NameTaken(t.Context(), c.token(t, ""))
-	wantProblem(t, err, certificates.Clock, "behind the cloud's", "date -s")
+	wantProblem(t, err, nodecert.Clock, "behind the cloud's", "date -s")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	opts.Report = func(err error) {
-		wantProblem(t, err, certificates.Clock, "and the cloud's certificate is valid from", "timedatectl")
+		wantProblem(t, err, nodecert.Clock, "and the cloud's certificate is valid from", "timedatectl")
 		cancel()
 	}
 	opts.Now = func() time.Time { return clk.now().Add(-200 * 24 * time.Hour) }
-	certificates.New(opts).Rotate(ctx, func() { t.Errorf("renewed, want a report of %s", certificates.Clock) })
+	nodecert.New(opts).Rotate(ctx, func() { t.Errorf("renewed, want a report of %s", nodecert.Clock) })
 	if ctx.Err() == nil {
-		t.Errorf("reported nothing, want a report of %s", certificates.Clock)
+		t.Errorf("reported nothing, want a report of %s", nodecert.Clock)
 	}
 }
 
@@ -245,13 +245,13 @@ func TestOtherFiles(t *testing.T) {
 	other := opts
 	other.Node = "edge2"
 	other.Token = nil
-	wantProblem(t, certificates.New(other).Ensure(t.Context()), certificates.WrongNode, `is that of node "edge1"`,
+	wantProblem(t, nodecert.New(other).Ensure(t.Context()), nodecert.WrongNode, `is that of node "edge1"`,
 		"set hostnameOverride back")
 	if err := os.WriteFile(opts.Files.Key, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	k := certificates.New(opts)
-	wantProblem(t, k.Check(), certificates.BadFiles, "is invalid", "no state is lost")
+	k := nodecert.New(opts)
+	wantProblem(t, k.Check(), nodecert.BadFiles, "is invalid", "no state is lost")
 	if err := k.Ensure(t.Context()); err != nil { // the token repairs it
 		t.Fatal(err)
 	}
@@ -284,19 +284,19 @@ func TestOfAnother(t *testing.T) {
 		this := opts
 		this.Node, this.Token = o.node, func() (string, error) { return o.token, nil }
 		this.Now = func() time.Time { return clk.now().Add(o.after) }
-		err := certificates.New(this).OfAnother()
+		err := nodecert.New(this).OfAnother()
 		if (err != nil) != o.another {
 			t.Errorf("%s: OfAnother = %v, want an error: %v", name, err, o.another)
 		}
 		if err != nil {
-			wantProblem(t, err, certificates.WrongNode, `is that of node "edge1"`)
+			wantProblem(t, err, nodecert.WrongNode, `is that of node "edge1"`)
 		}
 	}
 	opts.Node, opts.Token = "edge2", func() (string, error) { return "", nil }
 	if err := os.WriteFile(opts.Files.Key, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := certificates.New(opts).OfAnother(); err != nil {
+	if err := nodecert.New(opts).OfAnother(); err != nil {
 		t.Errorf("OfAnother of damaged files = %v, want nil", err)
 	}
 }
@@ -314,13 +314,13 @@ func TestAwait(t *testing.T) {
 		return "", nil
 	}
 	opts.Report = func(err error) { reported = append(reported, err) }
-	if err := certificates.New(opts).Await(t.Context()); err != nil {
+	if err := nodecert.New(opts).Await(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if len(reported) != 21 || reported[20] != nil {
 		t.Errorf("%d reports %v, want 21 with the last one nil", len(reported), reported)
 	}
-	wantProblem(t, reported[0], certificates.NoToken)
+	wantProblem(t, reported[0], nodecert.NoToken)
 	if took := c.clock.now().Sub(newClock().now()); took > 3*time.Hour {
 		t.Errorf("20 tries took %v, want at most 3 h", took)
 	}
@@ -332,7 +332,7 @@ func TestAwait(t *testing.T) {
 	opts.Report = func(error) { cancel() }
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := certificates.New(opts).Await(ctx); !errors.Is(err, context.Canceled) {
+		if err := nodecert.New(opts).Await(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("Await = %v, want %v", err, context.Canceled)
 		}
 	})
@@ -341,9 +341,9 @@ func TestAwait(t *testing.T) {
 
 func TestProblem(t *testing.T) {
 	cause := errors.New("cause")
-	got := &certificates.Problem{Err: cause}
-	if !errors.Is(got, cause) || certificates.ReasonOf(cause) != "" {
+	got := &nodecert.Problem{Err: cause}
+	if !errors.Is(got, cause) || nodecert.ReasonOf(cause) != "" {
 		t.Errorf("problem %v is its cause %v, reason of the cause %q; want true and none", got, errors.Is(got, cause),
-			certificates.ReasonOf(cause))
+			nodecert.ReasonOf(cause))
 	}
 }

@@ -1,11 +1,11 @@
-// Package certificates requests this device's certificate for the link, and renews it.
+// Package nodecert requests this device's certificate for the link, and renews it.
 //
 // It promises: the token alone decides whom the device trusts, and nothing is sent to anyone else; files change only
 // when the whole set is complete; pods do not depend on any of this; and every failure is a Problem, whose sentence
 // says what to do.
 //
 // It speaks KubeEdge's protocol (docs/wire.md, Certificates), so the cloud may be KubeEdge's.
-package certificates
+package nodecert
 
 import (
 	"context"
