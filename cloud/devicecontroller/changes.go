@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/edgecore-io/edgecore/cloud/informers"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
@@ -81,37 +82,11 @@ func sameMeta(a, b *metav1.ObjectMeta) bool {
 
 // watch turns the informers' events into calls of the hub.
 func (c *Controller) watch() error {
-	if _, err := c.caches.devices.AddEventHandler(handler(c.deviceEvent)); err != nil {
+	if _, err := c.caches.devices.AddEventHandler(informers.Handler(c.deviceEvent)); err != nil {
 		return err
 	}
-	_, err := c.caches.models.AddEventHandler(handler(c.modelEvent))
+	_, err := c.caches.models.AddEventHandler(informers.Handler(c.modelEvent))
 	return err
-}
-
-// handler calls f with the object before and after; nil means none.
-func handler[T any](f func(old, now *T)) cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) {
-			if now, ok := obj.(*T); ok {
-				f(nil, now)
-			}
-		},
-		UpdateFunc: func(before, obj any) {
-			old, was := before.(*T)
-			now, is := obj.(*T)
-			if was && is {
-				f(old, now)
-			}
-		},
-		DeleteFunc: func(obj any) {
-			if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = missed.Obj
-			}
-			if old, ok := obj.(*T); ok {
-				f(old, nil)
-			}
-		},
-	}
 }
 
 func (c *Controller) deviceEvent(old, now *devices.Device) {

@@ -8,16 +8,17 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
+	"github.com/edgecore-io/edgecore/cloud/informers"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 )
 
 // watch turns the informers' events into calls of the hub.
 func (c *Controller) watch() error {
 	handlers := map[cache.SharedIndexInformer]cache.ResourceEventHandler{
-		c.caches.Nodes:      handler(c.nodeEvent),
-		c.caches.ConfigMaps: handler(c.desired.NamedEvent(resource.TypeConfigMap)),
-		c.caches.Secrets:    handler(c.desired.NamedEvent(resource.TypeSecret)),
-		c.caches.Services:   handler(c.desired.ServiceEvent),
+		c.caches.Nodes:      informers.Handler(c.nodeEvent),
+		c.caches.ConfigMaps: informers.Handler(c.desired.NamedEvent(resource.TypeConfigMap)),
+		c.caches.Secrets:    informers.Handler(c.desired.NamedEvent(resource.TypeSecret)),
+		c.caches.Services:   informers.Handler(c.desired.ServiceEvent),
 	}
 	c.caches.Pods.Changed, c.caches.Pods.Fetch = c.podEvent, c.podFetches.Keys.Add
 	for informer, h := range handlers {
@@ -26,32 +27,6 @@ func (c *Controller) watch() error {
 		}
 	}
 	return nil
-}
-
-// handler calls f with the object before and after; nil means none.
-func handler[T any](f func(old, now *T)) cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) {
-			if now, ok := obj.(*T); ok {
-				f(nil, now)
-			}
-		},
-		UpdateFunc: func(before, obj any) {
-			old, was := before.(*T)
-			now, is := obj.(*T)
-			if was && is {
-				f(old, now)
-			}
-		},
-		DeleteFunc: func(obj any) {
-			if missed, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = missed.Obj
-			}
-			if old, ok := obj.(*T); ok {
-				f(old, nil)
-			}
-		},
-	}
 }
 
 // podEvent takes a change of a pod; old is nil for a new one, now for a deleted one.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/internal/fakes"
 )
@@ -38,24 +37,5 @@ func TestEventsOfNodes(t *testing.T) {
 				t.Errorf("notifications mismatch (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-func TestHandlerUnwrapsMissedDeletions(t *testing.T) {
-	var got []string
-	h := handler(func(old, now *v1.Pod) {
-		if now == nil {
-			got = append(got, "gone "+old.Name)
-		} else {
-			got = append(got, "there "+now.Name)
-		}
-	})
-	h.OnAdd(fakes.Pod("e1", "ns", "a"), true)
-	h.OnUpdate(fakes.Pod("e1", "ns", "a"), fakes.Pod("e1", "ns", "b"))
-	h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/a", Obj: fakes.Pod("e1", "ns", "a")})
-	h.OnDelete(fakes.Pod("e1", "ns", "b"))
-	h.OnDelete("nonsense")
-	if diff := cmp.Diff([]string{"there a", "there b", "gone a", "gone b"}, got); diff != "" {
-		t.Errorf("notifications mismatch (-want +got):\n%s", diff)
 	}
 }
