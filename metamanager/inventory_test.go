@@ -30,8 +30,8 @@ func (c *reconciler) answer(t *testing.T, h *hub) func(*model.Message) string {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if m.Route.Operation == wire.OpInventory {
-			inventory, err := wire.ParseInventory(m)
-			if err != nil {
+			var inventory wire.Inventory
+			if err := json.Unmarshal(m.ContentData(), &inventory); err != nil {
 				t.Error(err)
 			}
 			c.told = append(c.told, inventory)

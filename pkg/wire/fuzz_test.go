@@ -160,28 +160,3 @@ func FuzzHeaderMessage(f *testing.F) {
 		}
 	})
 }
-
-func FuzzInventory(f *testing.F) {
-	f.Add([]byte(`{"objects":[{"k":"default/pod/a","u":"u","v":"v"}]}`))
-	for _, text := range membound.JSON(`{"objects":`, `}`, 64<<10) {
-		f.Add([]byte(text))
-	}
-	f.Fuzz(func(t *testing.T, content []byte) {
-		m := message(1)
-		m.Content = content
-		var got Inventory
-		var err error
-		// An empty object is 3 bytes long and becomes a Held of 64, in a list that grows by a quarter.
-		membound.Check(t, membound.Linear(len(content), 256), func() { got, err = ParseInventory(m) })
-		if err != nil {
-			return
-		}
-		again, err := NewInventory(got.Objects)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if back, err := ParseInventory(again); err != nil || len(back.Objects) != len(got.Objects) {
-			t.Errorf("ParseInventory = %v, %v; want %d objects", back, err, len(got.Objects))
-		}
-	})
-}

@@ -55,15 +55,6 @@ func IsInventory(m *model.Message) bool {
 	return m.Route.Operation == OpInventory && m.Route.Resource == ResourceInventory
 }
 
-// ParseInventory reads the content of such a message.
-func ParseInventory(m *model.Message) (Inventory, error) {
-	var i Inventory
-	if err := json.Unmarshal(m.ContentData(), &i); err != nil {
-		return Inventory{}, fmt.Errorf("inventory: %w", err)
-	}
-	return i, nil
-}
-
 // The message that edgehub sends to the groups "meta" and "twin" when the link connects or disconnects.
 const (
 	OpConnect    = "connect"

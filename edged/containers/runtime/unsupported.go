@@ -19,23 +19,6 @@ type unsupported struct {
 const claimsRefused = "this node does not allocate claimed devices; ask for those of a device plugin by " +
 	"resources.limits"
 
-// Unsupported lists the paths of the fields in a pod's spec that this node does not act on, such as
-// "spec.containers[0].resources.claims", in the order of the spec. It is pure. Of the status it has
-// extendedResourceClaimStatus, in which the scheduler says that an extended resource was allocated by a ResourceClaim.
-//
-// There are two kinds. A field is refused (see Refused) when the pod would be less isolated without it
-// than its author asked for, or lack a device that it works on. Any other is left out with a
-// warning: the pod does its work, but is not watched, told or limited as meant. Fields of the scheduler,
-// and of volumes, environment and DNS, whose packages say themselves what they lack, are not listed;
-// nor is enableServiceLinks, which the API server sets on every pod.
-func Unsupported(pod *v1.Pod) []string {
-	var paths []string
-	for _, f := range unsupportedFields(pod) {
-		paths = append(paths, f.path)
-	}
-	return paths
-}
-
 // Refused returns an error that names each field because of which this node does not run a pod, or nil.
 func Refused(pod *v1.Pod) error {
 	var errs []error
@@ -67,6 +50,15 @@ func (c *checks) add(set bool, path, refuse string) {
 	}
 }
 
+// unsupportedFields lists the fields in a pod's spec that this node does not act on, such as
+// "spec.containers[0].resources.claims", in the order of the spec. It is pure. Of the status it lists
+// extendedResourceClaimStatus, in which the scheduler says that an extended resource was allocated by a ResourceClaim.
+//
+// There are two kinds. A field is refused (see Refused) when the pod would be less isolated without it
+// than its author asked for, or lack a device that it works on. Any other is left out with a
+// warning: the pod does its work, but is not watched, told or limited as meant. Fields of the scheduler,
+// and of volumes, environment and DNS, whose packages say themselves what they lack, are not listed;
+// nor is enableServiceLinks, which the API server sets on every pod.
 func unsupportedFields(pod *v1.Pod) []unsupported {
 	var c checks
 	s := &pod.Spec
