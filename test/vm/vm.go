@@ -125,9 +125,6 @@ func (m *VM) socket() string  { return filepath.Join(m.dir, "agent.sock") }
 func (m *VM) monitor() string { return filepath.Join(m.dir, "monitor.sock") }
 func (m *VM) log() string     { return filepath.Join(m.dir, "qemu.log") }
 
-// Image is what the machine was made from.
-func (m *VM) Image() Image { return m.image }
-
 // Console is the file with all that the machine wrote to its serial console.
 func (m *VM) Console() string { return filepath.Join(m.dir, "console.log") }
 
