@@ -3,6 +3,7 @@ package tunnel
 import (
 	"encoding/binary"
 	"net"
+	"sync"
 )
 
 // Parts of a frame's header of yamux.
@@ -15,11 +16,20 @@ const (
 )
 
 // meteredConn reports the data frames that it reads, before the session takes memory for them. arrived returns an error
-// to end the connection.
+// to end the connection. closed is closed by Close.
 type meteredConn struct {
 	net.Conn
 	frames  frameParser
 	arrived func(stream, length uint32) error
+
+	closing sync.Once
+	closed  chan struct{}
+}
+
+// Close implements net.Conn.
+func (c *meteredConn) Close() error {
+	c.closing.Do(func() { close(c.closed) })
+	return c.Conn.Close()
 }
 
 // Read implements net.Conn.

@@ -107,10 +107,12 @@ func config(window, streams uint32) *yamux.Config {
 // Opener is the cloud's end of a tunnel.
 type Opener struct {
 	session *yamux.Session
-	conn    net.Conn
+	conn    *meteredConn
 	unread  *unread
 	ctx     context.Context
 	end     context.CancelFunc
+	// resets are the goroutines of cloudStream.cut; they end with the session.
+	resets sync.WaitGroup
 
 	// opening guards opened, the number of streams that were opened, and is held while one is.
 	opening sync.Mutex
@@ -122,10 +124,10 @@ var _ shares.Holder = (*Opener)(nil)
 // NewOpener makes the cloud's end of a tunnel, which owns the connection. Data that callers do not read is counted in
 // m.
 func NewOpener(conn net.Conn, m *shares.Memory) (*Opener, error) {
-	o := &Opener{conn: conn}
+	o := &Opener{}
 	o.unread = &unread{memory: m, holder: o, streams: map[uint32]*unreadStream{}}
-	metered := &meteredConn{Conn: conn, arrived: o.unread.arrived}
-	session, err := yamux.Client(metered, config(cloudWindow, 1), nil)
+	o.conn = &meteredConn{Conn: conn, arrived: o.unread.arrived, closed: make(chan struct{})}
+	session, err := yamux.Client(o.conn, config(cloudWindow, 1), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +146,7 @@ var ErrStream = errors.New("the node has opened a stream, which only the cloud m
 func (o *Opener) Run() error {
 	defer o.unread.closeAll()
 	defer o.end()
+	defer o.resets.Wait()
 	defer o.session.Close()
 	stream, err := o.session.AcceptStream()
 	if err != nil {
@@ -227,14 +230,26 @@ func (s *cloudStream) set(stream *yamux.Stream) {
 	}
 }
 
-// cut ends a stream whose data is not read.
+// cut ends a stream whose data is not read. The session's reading goroutine calls it, and must not wait for the session
+// to end: a session that cannot send waits for that goroutine. So cut returns when the reset is queued, or when the
+// session has closed its connection. Until then nothing more is read, since what still comes for the stream is not
+// counted.
 func (s *cloudStream) cut() {
 	s.lose(shares.ErrUnread)
 	s.mu.Lock()
 	stream := s.Stream
 	s.mu.Unlock()
-	if stream != nil {
+	if stream == nil {
+		return
+	}
+	done := make(chan struct{})
+	s.o.resets.Go(func() {
+		defer close(done)
 		_ = stream.Reset() // or the tunnel has ended
+	})
+	select {
+	case <-done:
+	case <-s.o.conn.closed:
 	}
 }
 

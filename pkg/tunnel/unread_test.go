@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/edgecore-io/edgecore/pkg/shares"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
@@ -191,4 +193,47 @@ func TestCutUnblocksCaller(t *testing.T) {
 	if m.Taken() != 0 {
 		t.Errorf("%d bytes are counted after the stream was cut, want none", m.Taken())
 	}
+}
+
+// TestCutWhileSendingFails: a tunnel ends although one of its streams is cut while nothing can be sent to the node. The
+// node stops reading, so that the cut waits behind what is queued until sending fails.
+func TestCutWhileSendingFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const queued = 64 // frames that yamux queues
+		cloud, node := net.Pipe()
+		defer node.Close()
+		m := shares.NewMemoryOf(1<<20, 128<<10)
+		o, err := NewOpener(cloud, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- o.Run() }()
+		if _, err := io.ReadFull(node, make([]byte, headerSize)); err != nil { // the first ping
+			t.Fatal(err)
+		}
+		time.Sleep(answerTimeout / 4)
+		for range queued {
+			if _, _, err := o.Open(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(answerTimeout / 4) // a frame that arrives delays the keepalive beyond the end of sending
+		for id := uint32(1); id < 10; id += 2 {
+			if _, err := node.Write(frame(id, 60<<10)); err != nil {
+				break // the tunnel has ended
+			}
+		}
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Error("Run = nil, want why the tunnel ended")
+			}
+		case <-time.After(answerTimeout):
+			panic("the tunnel has not ended after sending has failed, want it to end")
+		}
+		if m.Taken() != 0 {
+			t.Errorf("%d bytes are counted after the end of the tunnel, want none", m.Taken())
+		}
+	})
 }
