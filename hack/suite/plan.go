@@ -66,6 +66,7 @@ var integration = map[string]string{
 	"./test/csi":          "edge",
 	"./test/differential": "kubelet",
 	"./test/edge":         "edge",
+	"./test/edgeapi":      "link",
 	"./test/evict":        "edge",
 	"./test/gc":           "edge",
 	"./test/kubectl":      "link",
@@ -106,6 +107,7 @@ var longForms = map[string]string{
 	"./test/adopt":                   "edge",
 	"./test/bench/soak":              "soak",
 	"./test/cloud":                   "link",
+	"./test/edgeapi":                 "link",
 }
 
 // suites returns a job for each package of an area, in alphabetical order, to run in parallel.
