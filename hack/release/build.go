@@ -17,13 +17,14 @@ const (
 
 	// cFlags and linkFlags harden the C part, which is SQLite reading a file of a disk that may have been written
 	// elsewhere: overflows of buffers end the program, and tables of addresses cannot be written. The Makefile has the
-	// same. The program is loaded at a fixed address (-buildmode=exe): at a random one, relocated tables take 3.2 MB of
-	// anonymous memory, a quarter of what an idle agent has. What the store does not use of SQLite is left out: the
-	// functions for JSON, and full-text search and R-trees (0.17 MB). Go's package for SQLite defines the macros
-	// of these after CGO_CFLAGS; what -Wp passes on counts last.
-	cFlags = "-O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2 -DSQLITE_OMIT_JSON " +
-		"-Wp,-USQLITE_ENABLE_FTS3,-USQLITE_ENABLE_FTS3_PARENTHESIS,-USQLITE_ENABLE_RTREE"
-	linkFlags = "-Wl,-z,relro,-z,now"
+	// same. The program is loaded at a fixed address (-buildmode=exe): at a random one, relocated tables take 3.2 MB
+	// of anonymous memory, a quarter of what an idle agent has. What the store does not use of SQLite is left out: the
+	// functions for JSON, and full-text search and R-trees (0.17 MB). Go's package for SQLite defines the macros of
+	// these after CGO_CFLAGS; what -Wp passes on counts last. Each C function is in a section of its own, so that the
+	// linker leaves out those that nothing calls (0.06 MB).
+	cFlags = "-O2 -ffunction-sections -fdata-sections -fstack-protector-strong -D_FORTIFY_SOURCE=2 " +
+		"-DSQLITE_OMIT_JSON -Wp,-USQLITE_ENABLE_FTS3,-USQLITE_ENABLE_FTS3_PARENTHESIS,-USQLITE_ENABLE_RTREE"
+	linkFlags = "-Wl,--gc-sections,-z,relro,-z,now"
 )
 
 // cross builds the programs and lists their parts.
