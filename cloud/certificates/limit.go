@@ -9,7 +9,7 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
-	"github.com/edgecore-io/edgecore/cloud/ratelimit"
+	"github.com/edgecore-io/edgecore/pkg/ratelimit"
 	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 )
 

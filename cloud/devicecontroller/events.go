@@ -16,8 +16,8 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/edgecore-io/edgecore/cloud/apihealth"
-	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	"github.com/edgecore-io/edgecore/pkg/ratelimit"
 )
 
 const (

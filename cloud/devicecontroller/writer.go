@@ -20,8 +20,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/cloud/apihealth"
-	"github.com/edgecore-io/edgecore/cloud/ratelimit"
 	devices "github.com/edgecore-io/edgecore/pkg/apis/devices/v1beta1"
+	"github.com/edgecore-io/edgecore/pkg/ratelimit"
 )
 
 const (

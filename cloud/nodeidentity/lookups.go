@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/edgecore-io/edgecore/cloud/ratelimit"
+	"github.com/edgecore-io/edgecore/pkg/ratelimit"
 )
 
 // lookups limits requests to the API server per source, per name, and in total. Anyone with a leaked token can connect

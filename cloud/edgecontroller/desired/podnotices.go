@@ -17,7 +17,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/caches"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/sessions"
-	"github.com/edgecore-io/edgecore/cloud/ratelimit"
+	"github.com/edgecore-io/edgecore/pkg/ratelimit"
 )
 
 const (

@@ -21,7 +21,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/keyqueue"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/nodeevent"
-	"github.com/edgecore-io/edgecore/cloud/ratelimit"
+	"github.com/edgecore-io/edgecore/pkg/ratelimit"
 )
 
 // ReasonTunnelFailed is the reason of events of a Node whose kubelet API cannot be reached through a tunnel.
