@@ -26,8 +26,10 @@ var layers = map[string][]string{
 	"eventbus":    {"pkg"},
 	"mappers":     {"pkg"},
 	"metamanager": {"beehive", "pkg"},
-	"devicetwin":  {"beehive/model", "eventbus", "metamanager/store", "pkg"},
-	"edgehub":     {"beehive", "pkg"},
+	// metaserver does not know how pods run, nor how requests travel to the cloud.
+	"metaserver": {"beehive", "pkg"},
+	"devicetwin": {"beehive/model", "eventbus", "metamanager/store", "pkg"},
+	"edgehub":    {"beehive", "pkg"},
 	// edged does not know how messages travel, nor how they are stored.
 	"edged": {"beehive/model", "pkg"},
 	// Commands on the device, which the running agent does not call: so nothing else imports them.
