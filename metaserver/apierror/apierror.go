@@ -42,14 +42,6 @@ func TooLarge(limit int64) *metav1.Status {
 	return status(apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit)))
 }
 
-// SlowBody is 408 for a body that did not arrive in time.
-func SlowBody() *metav1.Status {
-	s := status(apierrors.NewGenericServerResponse(http.StatusRequestTimeout, "", schema.GroupResource{}, "", "", 0,
-		false))
-	s.Message, s.Reason = "the body of the request did not arrive in time", metav1.StatusReasonTimeout
-	return s
-}
-
 // TooManyRequests is 429: the client may try again after a time, which is rounded up to seconds.
 func TooManyRequests(why string, after time.Duration) *metav1.Status {
 	return status(apierrors.NewTooManyRequests(why, seconds(after)))

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/edgecore-io/edgecore/pkg/ratelimit"
@@ -20,9 +19,6 @@ const (
 	// writeTime is how long a client may take nothing of what it asked for.
 	writeTime = time.Minute
 )
-
-// errSlowBody: the body of a request has not arrived in time.
-var errSlowBody = errors.New("the body of the request did not arrive within a minute")
 
 // client is the client of a request. It limits how fast it sends, and how long it may take nothing, so that it does not
 // keep a stream for ever.
@@ -76,17 +72,14 @@ func (c *client) body(inner io.ReadCloser) io.ReadCloser {
 type body struct {
 	io.ReadCloser
 	client *client
-	// limited: there is a deadline, which must be lifted at the end of the body. A later one would end the connection.
+	// limited: there is a deadline, which must be lifted at the end of the body, since it would end the connection.
 	limited bool
 }
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p[:min(len(p), uploadBurst)])
-	if err != nil && b.limited {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return n, errSlowBody
-		}
+	if errors.Is(err, io.EOF) && b.limited { // otherwise the server still reads the rest
 		b.limited = false
 		_ = b.client.control.SetReadDeadline(time.Time{}) // as above
 	}

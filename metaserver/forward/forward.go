@@ -151,7 +151,7 @@ func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, req *Request) 
 		account:        req.Account,
 	}
 	r = r.WithContext(ctx)
-	if r.Body != nil && r.Body != http.NoBody {
+	if r.ContentLength != 0 {
 		r.Body = limited.body(r.Body)
 	}
 	f.proxy.ServeHTTP(limited, r)
@@ -228,9 +228,6 @@ func (f *Forwarder) fail(w http.ResponseWriter, r *http.Request, err error) {
 func answer(info *apirequest.Info, err error, sent, connected bool, since time.Time) *metav1.Status {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return apierror.TooLarge(tooLarge.Limit)
-	}
-	if errors.Is(err, errSlowBody) {
-		return apierror.SlowBody()
 	}
 	changes := !info.IsRead() && !info.IsUpgrade
 	switch {

@@ -435,7 +435,6 @@ func TestAnswer(t *testing.T) {
 		"change, not sent, link lost":  {put, other, false, false, 503, 5},
 		"change, sent":                 {put, other, true, true, 504, 0},
 		"change, sent, link lost":      {put, other, true, false, 504, 0},
-		"change, body too slow":        {put, errSlowBody, true, true, 408, 0},
 		"change, body larger than max": {put, &http.MaxBytesError{Limit: 1}, true, true, 413, 0},
 	} {
 		got := answer(&tc.info, tc.err, tc.sent, tc.connected, time.Time{})
