@@ -117,8 +117,9 @@ func New(opts Options) *Endpoint {
 	return e
 }
 
-// Run serves until ctx ends. It returns when all requests have ended.
+// Run serves until ctx ends. It returns when all requests have ended. It may then be called again.
 func (e *Endpoint) Run(ctx context.Context) {
+	e.setClosed(false)
 	var wg sync.WaitGroup
 	for _, address := range e.opts.Listen {
 		wg.Go(func() {
@@ -131,10 +132,14 @@ func (e *Endpoint) Run(ctx context.Context) {
 		})
 	}
 	wg.Wait()
-	e.mu.Lock()
-	e.closed = true
-	e.mu.Unlock()
+	e.setClosed(true)
 	e.handlers.Wait()
+}
+
+func (e *Endpoint) setClosed(closed bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = closed
 }
 
 // serve serves an address until ctx ends, or something fails.

@@ -206,6 +206,15 @@ func (t *Table) Removed(name string) {
 	delete(t.rows, name)
 }
 
+// Clear forgets all tokens.
+func (t *Table) Clear() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.entries)
+	clear(t.rows)
+	clear(t.pods)
+}
+
 // Of returns whose token it is.
 func (t *Table) Of(token string) (Identity, bool) {
 	digest := sha256.Sum256([]byte(token))
