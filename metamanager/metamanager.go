@@ -40,6 +40,7 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager/outbox"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/metamanager/tokens"
+	"github.com/edgecore-io/edgecore/pkg/notify"
 	"github.com/edgecore-io/edgecore/pkg/resource"
 	"github.com/edgecore-io/edgecore/pkg/wire"
 )
@@ -102,7 +103,9 @@ type Module struct {
 	ordered atomic.Bool
 	// asking bounds the requests that wait for the cloud.
 	asking chan struct{}
-	wg     sync.WaitGroup
+	// tokensChanged: the store may have other tokens.
+	tokensChanged notify.Signal
+	wg            sync.WaitGroup
 }
 
 // asksMax is the most requests that wait for the cloud; more are refused as if there were no link.
@@ -132,11 +135,12 @@ func New(bus Bus, s Store, opts Options) *Module {
 		opts.Now = time.Now
 	}
 	m := &Module{
-		bus:    bus,
-		store:  s,
-		opts:   opts,
-		queues: newKeyedExecutor(),
-		asking: make(chan struct{}, asksMax),
+		bus:           bus,
+		store:         s,
+		opts:          opts,
+		queues:        newKeyedExecutor(),
+		asking:        make(chan struct{}, asksMax),
+		tokensChanged: notify.NewSignal(),
 	}
 	m.outbox = outbox.New(bus, s, outbox.Options{
 		Write:     m.apply,
@@ -308,6 +312,9 @@ func (m *Module) apply(ctx context.Context, key resource.Key, ops ...store.Op) e
 	}
 	if err != nil {
 		return fmt.Errorf("%s: not stored: %w", key, err)
+	}
+	if key.Type == resource.TypeServiceAccountToken || key.Type == resource.TypePod { // whose tokens go with it
+		m.tokensChanged.Notify()
 	}
 	return nil
 }

@@ -23,9 +23,10 @@ func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // edge is a metamanager on a bus with an edged that does nothing: the test receives in its place.
 type edge struct {
-	t     testing.TB
-	bus   *beehive.Bus
-	store *store.Store
+	t      testing.TB
+	bus    *beehive.Bus
+	store  *store.Store
+	module *Module // of newEdge
 }
 
 type edged struct{}
@@ -56,7 +57,8 @@ func newEdge(t testing.TB, wrap func(Store) Store, opts ...beehive.Option) *edge
 	if wrap != nil {
 		s = wrap(s)
 	}
-	if err := errors.Join(e.bus.Add(New(e.bus, s, Options{})), e.bus.Add(edged{})); err != nil {
+	e.module = New(e.bus, s, Options{})
+	if err := errors.Join(e.bus.Add(e.module), e.bus.Add(edged{})); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -3,6 +3,7 @@ package tokens
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/pkg/resource"
@@ -45,6 +46,14 @@ func (s *spec) key(account resource.Key) string {
 	ref := s.BoundObjectRef
 	return fmt.Sprintf("%q/%q/%#v/%d/v1.BoundObjectReference{Kind:%q, APIVersion:%q, Name:%q, UID:%q}",
 		account.Name, account.Namespace, s.Audiences, s.ExpirationSeconds, ref.Kind, ref.APIVersion, ref.Name, ref.UID)
+}
+
+// HasNoAudience reports whether the token of a row was requested without audiences: it is for kube-apiserver, whichever
+// audiences that has.
+func HasNoAudience(row string) bool {
+	_, rest, ok := strings.Cut(row, `"/"`) // between the account's name and its namespace
+	_, asked, found := strings.Cut(rest, `"/`)
+	return ok && found && (strings.HasPrefix(asked, "[]string(nil)/") || strings.HasPrefix(asked, "[]string{}/"))
 }
 
 // BoundPod returns the pod with which a token ends; it is empty for what is bound to none.

@@ -85,3 +85,26 @@ func TestTokenKey(t *testing.T) {
 		}
 	}
 }
+
+// TestHasNoAudience: what was asked for is read from the key that Key gives it.
+func TestHasNoAudience(t *testing.T) {
+	account := resource.Key{Namespace: "a", Type: resource.TypeServiceAccountToken, Name: "robot"}
+	for content, want := range map[string]bool{
+		`{"spec":{}}`:                                  true,
+		`{"spec":{"audiences":null}}`:                  true,
+		`{"spec":{"audiences":[]}}`:                    true,
+		`{"spec":{"audiences":["vault"]}}`:             false,
+		`{"spec":{"audiences":["\"/[]string(nil)/"]}}`: false,
+	} {
+		row, err := Key(account, []byte(content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := HasNoAudience(row); got != want {
+			t.Errorf("%s, stored as %s: no audience %v, want %v", content, row, got, want)
+		}
+	}
+	if HasNoAudience("a/pod/web") {
+		t.Error("the row of a pod is one of a token, want none")
+	}
+}
