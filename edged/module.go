@@ -2,7 +2,10 @@ package edged
 
 import (
 	"context"
+	"net/netip"
 	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
 	"github.com/edgecore-io/edgecore/edged/containers"
@@ -76,6 +79,18 @@ func (m *Module) NodeIP() string {
 		return e.self.IP()
 	}
 	return ""
+}
+
+// HasAddress reports whether a pod has an address.
+func (m *Module) HasAddress(addr netip.Addr) bool {
+	e := m.running.Load()
+	return e != nil && e.podstate.HasAddress(addr)
+}
+
+// Has reports whether a pod is on the device, also if it is about to end.
+func (m *Module) Has(uid types.UID) bool {
+	_, ok := m.state.podstate.Desired.Get(uid)
+	return ok
 }
 
 // ReachedAt adds an IP address to those for which the certificate of the authenticated port is made: the address of a

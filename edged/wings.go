@@ -15,15 +15,16 @@ import (
 func (e *Edged) podstateOptions() podstate.Options {
 	o := &e.opts
 	return podstate.Options{
-		State:    e.state.podstate,
-		Bus:      o.Bus,
-		Health:   o.Health,
-		NodeName: o.NodeName,
-		Events:   o.Events,
-		Adopted:  o.Adopted,
-		Cloud:    o.Node != nil,
-		Linked:   o.Link != nil && o.Link().Connected,
-		Busy:     e.busy,
+		State:       e.state.podstate,
+		Bus:         o.Bus,
+		Health:      o.Health,
+		NodeName:    o.NodeName,
+		Events:      o.Events,
+		Adopted:     o.Adopted,
+		APIEndpoint: o.APIEndpoint,
+		Cloud:       o.Node != nil,
+		Linked:      o.Link != nil && o.Link().Connected,
+		Busy:        e.busy,
 	}
 }
 

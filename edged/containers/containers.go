@@ -152,16 +152,19 @@ func New(o Options) (*Parts, error) {
 func (p *Parts) newInputs() *podinputs.Inputs {
 	o := &p.opts
 	return podinputs.New(podinputs.Options{
-		DNS:       p.dns.Load,
-		UserNS:    p.UserNS,
-		Cgroups:   p.Cgroups,
-		Volumes:   o.Storage.Volumes,
-		Devices:   o.Storage.Devices,
-		Objects:   o.PodState.Meta,
-		Recorder:  o.PodState.Recorder,
-		PodDir:    p.PodDir,
-		Facts:     o.Node.Facts,
-		Services:  o.PodState.Objects.Services,
+		DNS:      p.dns.Load,
+		UserNS:   p.UserNS,
+		Cgroups:  p.Cgroups,
+		Volumes:  o.Storage.Volumes,
+		Devices:  o.Storage.Devices,
+		Objects:  o.PodState.Meta,
+		Recorder: o.PodState.Recorder,
+		PodDir:   p.PodDir,
+		Facts:    o.Node.Facts,
+		Services: func(ctx context.Context, pod *v1.Pod) []v1.Service {
+			return o.PodState.APIEndpoint.Services(pod, o.PodState.Objects.Services(ctx, pod))
+		},
+		Started:   o.PodState.Desired.SetAddresses,
 		IPv6First: o.Node.IPv6First,
 	})
 }

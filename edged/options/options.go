@@ -19,6 +19,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/node/nodepressure"
 	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
 	"github.com/edgecore-io/edgecore/edged/podstate/adopted"
+	"github.com/edgecore-io/edgecore/edged/podstate/apiendpoint"
 	"github.com/edgecore-io/edgecore/edged/podstate/clock"
 	"github.com/edgecore-io/edgecore/edged/podstate/eventreport"
 	"github.com/edgecore-io/edgecore/edged/serve/api"
@@ -70,6 +71,9 @@ type Options struct {
 	StoreDamaged bool
 	// Adopted is what the store remembers of a takeover from another agent; nil is none.
 	Adopted *adopted.Record
+
+	// APIEndpoint is the Kubernetes API on the device, which pods can use; nil is none.
+	APIEndpoint *apiendpoint.Endpoint
 
 	RuntimeEndpoint string
 	ImageEndpoint   string

@@ -3,6 +3,8 @@
 package podstate
 
 import (
+	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/edged/podstate/adopted"
+	"github.com/edgecore-io/edgecore/edged/podstate/apiendpoint"
 	"github.com/edgecore-io/edgecore/edged/podstate/desired"
 	"github.com/edgecore-io/edgecore/edged/podstate/eventreport"
 	"github.com/edgecore-io/edgecore/edged/podstate/events"
@@ -47,6 +50,8 @@ type Options struct {
 	Events eventreport.Options
 	// Adopted is what the store remembers of a takeover from another agent; nil is none.
 	Adopted *adopted.Record
+	// APIEndpoint is the Kubernetes API on the device; nil is none.
+	APIEndpoint *apiendpoint.Endpoint
 	// Cloud: there is a cloud. Linked: there is a link to it already.
 	Cloud, Linked bool
 	// Busy reports whether pods start or end: statuses and events wait for a moment meanwhile. It is not called by New.
@@ -66,6 +71,8 @@ type Parts struct {
 	Reporter *statusreport.Reporter
 	Mirrors  *mirror.Manager // nil without a cloud
 	Adopted  *adopted.Record // nil without a takeover
+	// APIEndpoint is nil if there is none on the device.
+	APIEndpoint *apiendpoint.Endpoint
 	// CapacityFreed is notified when a pod has stopped or became smaller, so that a rejected one may fit.
 	CapacityFreed notify.Signal
 	// Began is when this run began.
@@ -78,6 +85,7 @@ func New(o Options) *Parts {
 		State:         o.State,
 		Ready:         readiness.New(o.Damaged.Load()),
 		Adopted:       o.Adopted,
+		APIEndpoint:   o.APIEndpoint,
 		CapacityFreed: notify.NewSignal(),
 		Began:         time.Now(),
 	}
@@ -102,6 +110,24 @@ func New(o Options) *Parts {
 	})
 	p.Statuses = status.NewManager(p.Reporter)
 	return p
+}
+
+// HasAddress reports whether a pod has an address, as far as is known: by its newest status, or since a container was
+// started in it, of which the status says nothing yet.
+func (p *Parts) HasAddress(addr netip.Addr) bool {
+	if p.Desired.HasAddress(addr) {
+		return true
+	}
+	for _, w := range p.Desired.All() {
+		st, ok := p.Statuses.Get(w.Pod.UID)
+		if ok && slices.ContainsFunc(st.PodIPs, func(ip v1.PodIP) bool {
+			has, err := netip.ParseAddr(ip.IP)
+			return err == nil && has == addr
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // Pods returns the pods with their newest status, by namespace and name; see desired.Pods.WithStatuses.

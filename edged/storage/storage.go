@@ -89,6 +89,7 @@ func New(o Options) *Parts {
 		RecursiveReadOnly: o.RecursiveReadOnly,
 		Driver:            p.CSI,
 		MemoryBytes:       o.MemoryBytes,
+		APIEndpoint:       o.PodState.APIEndpoint,
 	})
 	p.PodResources = podresources.New(podresources.Options{
 		Dir:       filepath.Join(o.RootDir, "pod-resources"),

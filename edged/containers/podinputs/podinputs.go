@@ -45,6 +45,8 @@ type Options struct {
 	Facts  func() env.Facts
 	// Services returns the services whose variables a pod gets.
 	Services func(ctx context.Context, pod *v1.Pod) []v1.Service
+	// Started is called with the addresses of a pod before a container of it starts.
+	Started func(uid types.UID, podIPs []string)
 	// IPv6First reports whether the first address of a pod is the one of IPv6.
 	IPv6First func() bool
 }
@@ -133,6 +135,7 @@ func (in *Inputs) Container(
 	if err != nil {
 		return runtime.ContainerInputs{}, err
 	}
+	in.opts.Started(pod.UID, podIPs)
 	facts := in.opts.Facts()
 	facts.PodIPs, facts.Services = status.SortIPs(podIPs, in.opts.IPv6First()), in.opts.Services(ctx, pod)
 	facts.File = func(name, path string) ([]byte, error) { return fileOf(in.volumesOf(pod.UID), name, path) }

@@ -45,12 +45,17 @@ func TestContainerEnvironment(t *testing.T) {
 		true:  {"GPU=0", "MODE=own", "SEEN=$(GPU)", "IP=fd00::1", "IPS=fd00::1,10.0.0.1"},
 	} {
 		in := New(Options{
-			DNS:       func() *dns.Configurer { return dns.New(dns.Config{}) },
-			Volumes:   volume.New(volume.Options{Root: dir}),
-			Devices:   plugged{Envs: map[string]string{"GPU": "0", "MODE": "plugin's"}},
-			PodDir:    func(types.UID) string { return dir },
-			Facts:     func() env.Facts { return env.Facts{} },
-			Services:  func(context.Context, *v1.Pod) []v1.Service { return nil },
+			DNS:      func() *dns.Configurer { return dns.New(dns.Config{}) },
+			Volumes:  volume.New(volume.Options{Root: dir}),
+			Devices:  plugged{Envs: map[string]string{"GPU": "0", "MODE": "plugin's"}},
+			PodDir:   func(types.UID) string { return dir },
+			Facts:    func() env.Facts { return env.Facts{} },
+			Services: func(context.Context, *v1.Pod) []v1.Service { return nil },
+			Started: func(uid types.UID, podIPs []string) {
+				if uid != pod.UID || len(podIPs) != 2 {
+					t.Errorf("Started(%s, %v), want the pod with its addresses", uid, podIPs)
+				}
+			},
 			IPv6First: func() bool { return ipv6First },
 		})
 		got, err := in.Container(t.Context(), pod, c, []string{"10.0.0.1", "fd00::1"})

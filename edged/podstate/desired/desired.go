@@ -6,6 +6,8 @@ package desired
 
 import (
 	"cmp"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,6 +43,8 @@ type Pod struct {
 	Stopped *status.Stopped
 	// Removed pods are no longer desired, but have not ended or were not cleaned up yet.
 	Removed bool
+	// Addresses are those of the pod when a container was last started in this run of the agent.
+	Addresses []netip.Addr
 }
 
 // StaysRejected reports whether a pod of the API server was rejected. It was reported as Failed and never starts, but
@@ -177,6 +181,33 @@ func (s *Pods) Stop(uid types.UID, why *status.Stopped) bool {
 	}
 	p.Stopped = why
 	return true
+}
+
+// SetAddresses records the addresses of a pod. A text that is not an address is left out.
+func (s *Pods) SetAddresses(uid types.UID, ips []string) {
+	var addresses []netip.Addr
+	for _, ip := range ips {
+		if addr, err := netip.ParseAddr(ip); err == nil {
+			addresses = append(addresses, addr)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.pods[uid]; p != nil {
+		p.Addresses = addresses
+	}
+}
+
+// HasAddress reports whether an address was recorded of a pod.
+func (s *Pods) HasAddress(addr netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pods {
+		if slices.Contains(p.Addresses, addr) {
+			return true
+		}
+	}
+	return false
 }
 
 // All returns copies of all entries in the order in which pods start: restored pods first, then by creation time,

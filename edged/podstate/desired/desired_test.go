@@ -2,6 +2,7 @@ package desired
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -170,4 +171,28 @@ func TestSourceOfAPIPods(t *testing.T) {
 	if pod.Annotations[source.AnnotationSource] != "file" {
 		t.Errorf("annotations of the pod that was handed over = %v, want them unchanged", pod.Annotations)
 	}
+}
+
+// TestAddresses: those of a pod are known from its start until it is forgotten.
+func TestAddresses(t *testing.T) {
+	w := New()
+	w.Put(testPod("a", "u1"), false)
+	w.SetAddresses("u1", []string{"10.0.0.1", "nonsense", "fd00::1"})
+	w.SetAddresses("u2", []string{"10.0.0.2"}) // not in the set
+	check := func(ip string, want bool) {
+		t.Helper()
+		if got := w.HasAddress(netip.MustParseAddr(ip)); got != want {
+			t.Errorf("a pod has %s: %v, want %v", ip, got, want)
+		}
+	}
+	check("10.0.0.1", true)
+	check("fd00::1", true)
+	check("10.0.0.2", false)
+	w.SetAddresses("u1", []string{"10.0.0.3"}) // a new sandbox
+	check("10.0.0.1", false)
+	check("10.0.0.3", true)
+	w.Remove("u1")
+	check("10.0.0.3", true)
+	w.Forget("u1")
+	check("10.0.0.3", false)
 }

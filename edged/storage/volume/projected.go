@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/edgecore-io/edgecore/edged/podstate/apiendpoint"
 )
 
 // projectedFiles brings several sources into one volume.
@@ -21,9 +23,41 @@ func (m *Manager) projectedFiles(
 		if err != nil {
 			return nil, err
 		}
+		if m.opts.APIEndpoint.Trusts(pod, src) {
+			if err := m.addCA(src.Sources[i].ConfigMap, files, left); err != nil {
+				return nil, err
+			}
+		}
 		all = append(all, files...)
 	}
 	return all, nil
+}
+
+// addCA adds the CA of the API endpoint to the files that have the cluster's.
+func (m *Manager) addCA(from *v1.ConfigMapProjection, files []file, left *room) error {
+	if from == nil || from.Name != apiendpoint.RootCA {
+		return nil
+	}
+	paths := []string{apiendpoint.CAKey}
+	if len(from.Items) > 0 {
+		paths = nil
+		for _, item := range from.Items {
+			if item.Key == apiendpoint.CAKey {
+				paths = append(paths, path.Clean(item.Path))
+			}
+		}
+	}
+	for i := range files {
+		if !slices.Contains(paths, files[i].path) {
+			continue
+		}
+		cluster := len(files[i].data)
+		files[i].data = m.opts.APIEndpoint.WithCA(files[i].data)
+		if err := left.reserve(&file{data: files[i].data[cluster:]}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *Manager) projection(ctx context.Context, pod *v1.Pod, s *v1.VolumeProjection, d defaults) ([]file, error) {

@@ -39,6 +39,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/edgecore-io/edgecore/edged/podstate/apiendpoint"
 	"github.com/edgecore-io/edgecore/pkg/readdir"
 )
 
@@ -80,6 +81,8 @@ type Options struct {
 	Mounter Mounter
 	// RecursiveReadOnly reports whether the runtime of a pod can make mounts read-only with all below them; nil cannot.
 	RecursiveReadOnly func(pod *v1.Pod) bool
+	// APIEndpoint is the Kubernetes API on the device, whose CA pods that use it get; nil is none.
+	APIEndpoint *apiendpoint.Endpoint
 	// MemoryBytes is the node's allocatable memory: what an emptyDir in memory may grow to when neither
 	// it nor its pod has a limit. 0 leaves it to the kernel (half of the memory).
 	MemoryBytes int64
