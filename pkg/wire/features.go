@@ -26,10 +26,13 @@ type Features struct {
 	Streams bool `json:"streams,omitempty"`
 	// Batch: a message may carry several others (Pack): requests of the edge, and the cloud's answers to them.
 	Batch bool `json:"batch,omitempty"`
+	// API: the edge may connect to the Kubernetes API through the cloud (DialAPI; not over QUIC).
+	API bool `json:"api,omitempty"`
 }
 
-// AllFeatures returns everything that this version supports of itself. Tunnel is offered by ends that have what it
-// needs: a kubelet API on the edge, ports for nodes in the cloud.
+// AllFeatures returns everything that this version supports of itself. Tunnel and API are offered by ends that have
+// what they need: a kubelet API on the edge and ports for nodes in the cloud, or the endpoint of the Kubernetes API on
+// the edge and a proxy in the cloud.
 func AllFeatures() Features {
 	return Features{Inventory: true, Lease: true, Deflate: true, Report: true, Batch: true}
 }
@@ -54,6 +57,8 @@ func ParseFeatures(h http.Header) Features {
 				f.Streams = true
 			case "batch":
 				f.Batch = true
+			case "api":
+				f.API = true
 			}
 		}
 	}
@@ -84,6 +89,9 @@ func (f Features) String() string {
 	if f.Batch {
 		names = append(names, "batch")
 	}
+	if f.API {
+		names = append(names, "api")
+	}
 	return strings.Join(names, ",")
 }
 
@@ -97,6 +105,7 @@ func (f Features) And(g Features) Features {
 		Tunnel:    f.Tunnel && g.Tunnel,
 		Streams:   f.Streams && g.Streams,
 		Batch:     f.Batch && g.Batch,
+		API:       f.API && g.API,
 	}
 }
 

@@ -123,7 +123,8 @@ func introduce(ctx context.Context, conn *quic.Conn, o DialOptions, limits Limit
 		header = http.Header{}
 	}
 	offered := o.Features
-	offered.Deflate, offered.Streams = false, offered.Tunnel // deflate is only for WebSocket
+	// Deflate and API are only for WebSocket.
+	offered.Deflate, offered.API, offered.Streams = false, false, offered.Tunnel
 	offered.set(header)
 	o.Instance.set(header)
 	content, err := json.Marshal(header)
@@ -361,7 +362,7 @@ func (l *QUICListener) welcome(ctx context.Context, conn *quic.Conn, since time.
 		return accepted{}, refuse(ctx, conn, control, m, err)
 	}
 	can := o.Features
-	can.Deflate, can.Streams = false, can.Tunnel
+	can.Deflate, can.API, can.Streams = false, false, can.Tunnel
 	agreed := can.And(ParseFeatures(header))
 	answer := http.Header{}
 	agreed.set(answer)

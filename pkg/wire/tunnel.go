@@ -29,7 +29,22 @@ func DialTunnel(ctx context.Context, o DialOptions, token string) (net.Conn, err
 	}
 	header.Set(HeaderUse, UseTunnel)
 	header.Set(HeaderTunnel, token)
-	ws, _, err := upgrade(ctx, &o, header, websocket.Dialer{
+	return dialBytes(ctx, &o, header)
+}
+
+// DialAPI connects to any cloudcore for a stream of bytes that carries requests to the Kubernetes API. Errors and
+// options are those of DialTunnel.
+func DialAPI(ctx context.Context, o DialOptions) (net.Conn, error) {
+	header := o.Header.Clone()
+	if header == nil {
+		header = http.Header{}
+	}
+	header.Set(HeaderUse, UseAPI)
+	return dialBytes(ctx, &o, header)
+}
+
+func dialBytes(ctx context.Context, o *DialOptions, header http.Header) (net.Conn, error) {
+	ws, _, err := upgrade(ctx, o, header, websocket.Dialer{
 		ReadBufferSize: tunnelBuffer, WriteBufferSize: tunnelBuffer,
 	})
 	if err != nil {
@@ -38,8 +53,8 @@ func DialTunnel(ctx context.Context, o DialOptions, token string) (net.Conn, err
 	return newTunnel(ws), nil
 }
 
-// AcceptTunnel upgrades a request of DialTunnel. On an error the request has been answered. The caller checks before
-// who may connect.
+// AcceptTunnel upgrades a request of DialTunnel or DialAPI. On an error the request has been answered. The caller
+// checks before who may connect.
 func AcceptTunnel(w http.ResponseWriter, r *http.Request) (net.Conn, error) {
 	upgrader := websocket.Upgrader{
 		HandshakeTimeout: defaultHandshake, ReadBufferSize: tunnelBuffer, WriteBufferSize: tunnelBuffer,

@@ -115,3 +115,51 @@ func TestTunnelRefusesText(t *testing.T) {
 		_ = far.Close()
 	}
 }
+
+// TestDialAPI: a connection for the API names its use, has no token, and carries bytes both ways.
+func TestDialAPI(t *testing.T) {
+	c := &cloud{ca: wiretest.NewCA(t)}
+	accepted := make(chan net.Conn, 1)
+	c.addr = serve(t, c.ca, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if use, token := r.Header.Get(HeaderUse), r.Header.Values(HeaderTunnel); use != UseAPI || len(token) > 0 {
+			t.Errorf("%s is %q, and %s %q; want %q and none", HeaderUse, use, HeaderTunnel, token, UseAPI)
+		}
+		conn, err := AcceptTunnel(w, r)
+		if err != nil {
+			t.Errorf("accept: %v", err)
+		}
+		accepted <- conn
+	}))
+	edge, err := DialAPI(t.Context(), c.options(t, c.addr, DialOptions{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := <-accepted
+	defer edge.Close()
+	defer far.Close()
+	for _, ends := range [][2]net.Conn{{edge, far}, {far, edge}} {
+		if _, err := ends[0].Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 5)
+		if _, err := io.ReadFull(ends[1], got); err != nil || string(got) != "hello" {
+			t.Errorf("read %q, %v; want hello", got, err)
+		}
+	}
+}
+
+// TestAPIFeature: the feature is agreed on if both ends of a WebSocket offer it, and never over QUIC.
+func TestAPIFeature(t *testing.T) {
+	both := Features{Lease: true, API: true}
+	if got := ParseFeatures(http.Header{HeaderFeatures: {both.String()}}); got != both {
+		t.Errorf("ParseFeatures(%q) = %+v, want %+v", both.String(), got, both)
+	}
+	if got := both.And(Features{Lease: true}); got.API {
+		t.Error("And has the feature that one end alone offers, want it not to")
+	}
+	cloud := newQUICCloud(t, letAll(AcceptOptions{Limits: patient, Features: both}))
+	edge, far := cloud.pair(cloud.options(cloud.addr, both))
+	if edge.Features().API || far.Features().API {
+		t.Errorf("over QUIC: features %v and %v, want none to be api", edge.Features(), far.Features())
+	}
+}

@@ -103,6 +103,8 @@ const (
 	// UseTunnel is its value for a tunnel (DialTunnel), and HeaderTunnel the token of the request for that tunnel.
 	UseTunnel    = "tunnel"
 	HeaderTunnel = "Edgecore-Tunnel"
+	// UseAPI is the value of HeaderUse for a connection that carries requests to the Kubernetes API (DialAPI).
+	UseAPI = "api"
 )
 
 // Codes for Close: those of WebSocket (RFC 6455 section 7.4), and two of ours.
