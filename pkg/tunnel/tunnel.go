@@ -9,6 +9,9 @@
 // stream and leaves the other open; Close ends both directions at once, at both ends.
 //
 // A QUIC link can carry such streams itself (wire.Streams), without a tunnel.
+//
+// APIOpener and APIAcceptor are the ends of a connection in the other direction, which carries requests of the node to
+// the Kubernetes API (wire.DialAPI): there, only the node opens streams.
 package tunnel
 
 import (
@@ -104,15 +107,42 @@ func config(window, streams uint32) *yamux.Config {
 	return c
 }
 
-// Opener is the cloud's end of a tunnel.
-type Opener struct {
+// cloudEnd is what both kinds of connections have in the cloud: the data that callers do not read is counted.
+type cloudEnd struct {
 	session *yamux.Session
 	conn    *meteredConn
 	unread  *unread
-	ctx     context.Context
-	end     context.CancelFunc
 	// resets are the goroutines of cloudStream.cut; they end with the session.
 	resets sync.WaitGroup
+}
+
+// CutLargest implements Holder.
+func (e *cloudEnd) CutLargest() bool { return e.unread.cutLargest() }
+
+// Evict implements Holder.
+func (e *cloudEnd) Evict() {
+	e.unread.closeAll()
+	e.conn.evict() // the session ends when reading fails
+}
+
+// shut ends the session, and waits for what it needs.
+func (e *cloudEnd) shut() {
+	_ = e.session.Close()
+	e.resets.Wait()
+	e.unread.closeAll()
+}
+
+// Streams returns how many streams there are.
+func (e *cloudEnd) Streams() int { return e.session.NumStreams() }
+
+// Close ends the connection and its streams.
+func (e *cloudEnd) Close() error { return e.session.Close() }
+
+// Opener is the cloud's end of a tunnel.
+type Opener struct {
+	cloudEnd
+	ctx context.Context
+	end context.CancelFunc
 
 	// opening guards opened, the number of streams that were opened, and is held while one is.
 	opening sync.Mutex
@@ -126,7 +156,13 @@ var _ shares.Holder = (*Opener)(nil)
 func NewOpener(conn net.Conn, m *shares.Memory) (*Opener, error) {
 	o := &Opener{}
 	o.unread = &unread{memory: m, holder: o, streams: map[uint32]*unreadStream{}}
-	o.conn = &meteredConn{Conn: conn, arrived: o.unread.arrived, closed: make(chan struct{})}
+	arrived := func(f frame) error {
+		if !f.data() {
+			return nil
+		}
+		return o.unread.arrived(f.stream, f.length)
+	}
+	o.conn = &meteredConn{Conn: conn, arrived: arrived, closed: make(chan struct{})}
 	session, err := yamux.Client(o.conn, config(cloudWindow, 1), nil)
 	if err != nil {
 		return nil, err
@@ -144,10 +180,8 @@ var ErrStream = errors.New("the node has opened a stream, which only the cloud m
 
 // Run serves the tunnel until it ends. Its error is ErrStream, shares.ErrUnread, or why the connection has ended.
 func (o *Opener) Run() error {
-	defer o.unread.closeAll()
 	defer o.end()
-	defer o.resets.Wait()
-	defer o.session.Close()
+	defer o.shut()
 	stream, err := o.session.AcceptStream()
 	if err != nil {
 		return err
@@ -168,9 +202,9 @@ func (o *Opener) Open() (c net.Conn, lost context.Context, err error) {
 	// streams of a client odd numbers, one after the other.
 	id := 2*o.opened + 1
 	o.opened++
-	s := &cloudStream{o: o}
+	s := &cloudStream{of: &o.cloudEnd}
 	s.lost, s.lose = context.WithCancelCause(o.ctx)
-	o.unread.open(id, s.cut)
+	o.unread.open(id, func() { s.cut() })
 	stream, err := o.session.OpenStream(ctx)
 	if err == nil && stream.StreamID() != id {
 		err = fmt.Errorf("yamux gave stream %d the number %d", id, stream.StreamID())
@@ -185,19 +219,10 @@ func (o *Opener) Open() (c net.Conn, lost context.Context, err error) {
 	return s, s.lost, nil
 }
 
-// CutLargest implements Holder.
-func (o *Opener) CutLargest() bool { return o.unread.cutLargest() }
-
-// Evict implements Holder.
-func (o *Opener) Evict() {
-	o.unread.closeAll()
-	_ = o.conn.SetReadDeadline(time.Unix(1, 0)) // fails only on a closed connection; Run closes it
-}
-
 // cloudStream is the cloud's end of a stream.
 type cloudStream struct {
 	*yamux.Stream
-	o    *Opener
+	of   *cloudEnd
 	lost context.Context
 	lose context.CancelCauseFunc
 	mu   sync.Mutex // guards the stream until Open returns
@@ -207,7 +232,7 @@ type cloudStream struct {
 func (s *cloudStream) Read(p []byte) (int, error) {
 	n, err := s.Stream.Read(p)
 	if n > 0 {
-		s.o.unread.read(s.StreamID(), n)
+		s.of.unread.read(s.StreamID(), n)
 	}
 	return n, err
 }
@@ -215,7 +240,7 @@ func (s *cloudStream) Read(p []byte) (int, error) {
 // Close ends both directions at both ends. It does nothing if both have ended.
 func (s *cloudStream) Close() error {
 	err := s.Reset()
-	s.o.unread.close(s.StreamID())
+	s.of.unread.close(s.StreamID())
 	s.lose(nil)
 	return err
 }
@@ -233,31 +258,26 @@ func (s *cloudStream) set(stream *yamux.Stream) {
 // cut ends a stream whose data is not read. The session's reading goroutine calls it, and must not wait for the session
 // to end: a session that cannot send waits for that goroutine. So cut returns when the reset is queued, or when the
 // session has closed its connection. Until then nothing more is read, since what still comes for the stream is not
-// counted.
-func (s *cloudStream) cut() {
+// counted. It reports whether there was a stream: it may not be open yet.
+func (s *cloudStream) cut() bool {
 	s.lose(shares.ErrUnread)
 	s.mu.Lock()
 	stream := s.Stream
 	s.mu.Unlock()
 	if stream == nil {
-		return
+		return false
 	}
 	done := make(chan struct{})
-	s.o.resets.Go(func() {
+	s.of.resets.Go(func() {
 		defer close(done)
 		_ = stream.Reset() // or the tunnel has ended
 	})
 	select {
 	case <-done:
-	case <-s.o.conn.closed:
+	case <-s.of.conn.closed:
 	}
+	return true
 }
-
-// Streams returns how many streams there are.
-func (o *Opener) Streams() int { return o.session.NumStreams() }
-
-// Close ends the tunnel and its streams.
-func (o *Opener) Close() error { return o.session.Close() }
 
 // Acceptor is the node's end of a tunnel.
 type Acceptor struct{ session *yamux.Session }

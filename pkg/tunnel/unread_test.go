@@ -16,8 +16,8 @@ import (
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
 
-// frame is a data frame of a stream with n bytes.
-func frame(stream uint32, n int) []byte {
+// dataFrame is a data frame of a stream with n bytes.
+func dataFrame(stream uint32, n int) []byte {
 	b := make([]byte, headerSize, headerSize+n)
 	binary.BigEndian.PutUint32(b[headerStream:], stream)
 	binary.BigEndian.PutUint32(b[headerLength:], uint32(n))
@@ -26,17 +26,19 @@ func frame(stream uint32, n int) []byte {
 
 // TestParseFrames: data frames are found, in whatever pieces they arrive.
 func TestParseFrames(t *testing.T) {
-	window := frame(1, 0)
+	window := dataFrame(1, 0)
 	window[headerType] = 1 // a window update, whose length is no length
 	binary.BigEndian.PutUint32(window[headerLength:], 1<<20)
-	data := slices.Concat(frame(1, 1), window, frame(3, 300), frame(5, 0), frame(3, 22))
+	data := slices.Concat(dataFrame(1, 1), window, dataFrame(3, 300), dataFrame(5, 0), dataFrame(3, 22))
 	want := [][2]uint32{{1, 1}, {3, 300}, {3, 22}}
 	for _, piece := range []int{1, 5, 12, 13, 1 << 20} {
 		var p frameParser
 		var got [][2]uint32
 		for part := range slices.Chunk(data, piece) {
-			if err := p.parse(part, func(stream, length uint32) error {
-				got = append(got, [2]uint32{stream, length})
+			if err := p.parse(part, func(f frame) error {
+				if f.data() {
+					got = append(got, [2]uint32{f.stream, f.length})
+				}
 				return nil
 			}); err != nil {
 				t.Fatal(err)
@@ -48,7 +50,7 @@ func TestParseFrames(t *testing.T) {
 	}
 	var p frameParser
 	refused := errors.New("refused")
-	if err := p.parse(data, func(uint32, uint32) error { return refused }); err != refused {
+	if err := p.parse(data, func(frame) error { return refused }); err != refused {
 		t.Errorf("parse = %v, want the error of its caller", err)
 	}
 }
@@ -83,7 +85,7 @@ func TestUnreadFrames(t *testing.T) {
 			before := liveHeap()
 			// As after SYNs, the node acknowledges them, so that more can be opened.
 			ack := func(id uint32) []byte {
-				b := frame(id, 0)
+				b := dataFrame(id, 0)
 				b[headerType], b[3] = 1, 2
 				return b
 			}
@@ -111,13 +113,13 @@ func TestUnreadFrames(t *testing.T) {
 				sent := 0
 				for next := 0; sent+sizes[next%len(sizes)] <= 100<<10; next++ {
 					n := sizes[next%len(sizes)]
-					b.Write(frame(id, n))
+					b.Write(dataFrame(id, n))
 					sent += n
 				}
 				if _, err := node.Write(b.Bytes()); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := node.Write(frame(goodID, 5)); err != nil {
+				if _, err := node.Write(dataFrame(goodID, 5)); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := io.ReadFull(good, make([]byte, 5)); err != nil {
@@ -220,7 +222,7 @@ func TestCutWhileSendingFails(t *testing.T) {
 		}
 		time.Sleep(answerTimeout / 4) // a frame that arrives delays the keepalive beyond the end of sending
 		for id := uint32(1); id < 10; id += 2 {
-			if _, err := node.Write(frame(id, 60<<10)); err != nil {
+			if _, err := node.Write(dataFrame(id, 60<<10)); err != nil {
 				break // the tunnel has ended
 			}
 		}
