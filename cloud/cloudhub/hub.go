@@ -112,13 +112,16 @@ type Options struct {
 	// Duplicate is called when two devices use the certificate of one node, each time one replaces the other. If it is
 	// nil, this is only logged.
 	Duplicate func(ctx context.Context, node, message string)
-	// Features are those offered to our edgecores. Tunnel is offered if there are Tunnels, and not Direct.
+	// Features are those offered to our edgecores. Tunnel is offered if there are Tunnels, and not Direct. API is if
+	// there is an API.
 	Features wire.Features
 	// Tunnels carries connections to nodes; nil: no node is asked for a tunnel. With Direct, it carries those to
 	// KubeEdge's nodes alone: callers connect to ours themselves.
 	Tunnels Tunnels
 	Direct  bool
-	// Memory is for what nodes have sent over QUIC and nobody has read; nil: memory of its own.
+	// API serves the requests of nodes to the Kubernetes API; nil: nodes are not offered to send any.
+	API API
+	// Memory is for what nodes have sent over QUIC or to the API and nobody has read; nil: memory of its own.
 	Memory *shares.Memory
 	// Registry registers the metrics; nil: no metrics.
 	Registry prometheus.Registerer
@@ -144,6 +147,8 @@ type Hub struct {
 
 	mu       sync.Mutex
 	sessions map[string]*session
+	// apis are the connections for the API.
+	apis map[string]*apiSession
 	// barred are nodes that are not taken by QUIC until the given time.
 	barred  map[string]time.Time
 	serving int
@@ -168,18 +173,25 @@ func New(opts Options) (*Hub, error) {
 		opts.KeepaliveInterval = DefaultKeepaliveInterval
 	}
 	opts.Features.Tunnel = opts.Tunnels != nil && !opts.Direct
+	opts.Features.API = opts.API != nil
+	filesPerNode := filesOfNode
+	if opts.API != nil {
+		filesPerNode += filesOfAPI
+	}
 	h := &Hub{
 		opts:     opts,
-		limit:    limitOf(opts.NodeLimit, opts.OpenFiles),
+		limit:    limitOf(opts.NodeLimit, opts.OpenFiles, filesPerNode),
 		sessions: map[string]*session{},
+		apis:     map[string]*apiSession{},
 		epoch:    time.Now().Add(-24 * time.Hour),
 		doubtful: limiters{rate: doubtfulRate, burst: doubtfulBurst},
 		reading:  limiters{rate: readRate, burst: readBurst},
 	}
 	if h.limit.byFiles {
-		klog.InfoS("Fewer nodes can be connected than modules.cloudHub.nodeLimit says: each takes two open files. "+
-			"Raise the limit of open files (LimitNOFILE of the service or of containerd, or ulimit -n)",
-			"nodeLimit", opts.NodeLimit, "openFiles", opts.OpenFiles, "nodes", h.limit.nodes)
+		klog.InfoS("Fewer nodes can be connected than modules.cloudHub.nodeLimit says: each takes several open "+
+			"files. Raise the limit of open files (LimitNOFILE of the service or of containerd, or ulimit -n)",
+			"nodeLimit", opts.NodeLimit, "openFiles", opts.OpenFiles, "openFilesPerNode", filesPerNode,
+			"nodes", h.limit.nodes)
 	}
 	h.metrics = newMetrics(h)
 	h.arrivals = shares.New(shares.Options{
@@ -272,11 +284,17 @@ func (h *Hub) shutdown() {
 	h.mu.Lock()
 	h.closed = true
 	h.mu.Unlock()
-	all := h.allSessions()
+	all, apis := h.allSessions(), h.allAPIs()
 	for _, s := range all {
 		s.closeLink(wire.CloseGoingAway, "cloudcore stops")
 	}
+	for _, s := range apis {
+		s.closeLink("cloudcore stops")
+	}
 	for _, s := range all {
+		<-s.done
+	}
+	for _, s := range apis {
 		<-s.done
 	}
 }
@@ -361,9 +379,13 @@ func (h *Hub) RequestStatus(node string, pod resource.Key, uid types.UID) bool {
 		s.post(wire.NewReportRequest(sourceEdgeController, pod.String(), string(uid)))
 }
 
-// Disconnect ends a node's session. The node's records are dropped too if its Node object is gone.
+// Disconnect ends a node's session, and its connection for the API. The node's records are dropped too if its Node
+// object is gone.
 func (h *Hub) Disconnect(node, reason string) {
 	h.clones.forget(node)
+	if s := h.api(node); s != nil {
+		s.closeLink(reason)
+	}
 	if s := h.session(node); s != nil {
 		s.dismissed.Store(true)
 		s.closeLink(wire.ClosePolicy, reason)

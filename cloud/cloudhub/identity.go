@@ -51,10 +51,11 @@ func identify(header http.Header, peer []*x509.Certificate, legacy bool) (string
 			"%q is not a node name: want a lower-case DNS name", clip(node, 64))
 	}
 	switch use := header.Get(wire.HeaderUse); use {
-	case "", wire.UseMessages, wire.UseTunnel:
+	case "", wire.UseMessages, wire.UseTunnel, wire.UseAPI:
 	default:
-		return "", refuse(http.StatusBadRequest, "header", "the header ConnectionUse is %q: only %q and %q are served",
-			clip(use, 16), wire.UseMessages, wire.UseTunnel)
+		return "", refuse(http.StatusBadRequest, "header",
+			"the header ConnectionUse is %q: only %q, %q and %q are served",
+			clip(use, 16), wire.UseMessages, wire.UseTunnel, wire.UseAPI)
 	}
 	if len(peer) == 0 {
 		return "", refuse(http.StatusForbidden, "certificate", "node %s showed no certificate: run edgecore join", node)
@@ -141,10 +142,14 @@ type identified struct {
 	instance wire.Instance
 }
 
-// Recheck asks the gate about all sessions and ends those that it now refuses. It does not block.
+// Recheck asks the gate about all sessions and connections for the API, and ends those that it now refuses. It does not
+// block.
 func (h *Hub) Recheck() {
 	for _, s := range h.allSessions() {
 		s.recheck()
+	}
+	for _, s := range h.allAPIs() {
+		h.recheckAPI(s)
 	}
 }
 
@@ -152,6 +157,9 @@ func (h *Hub) Recheck() {
 func (h *Hub) RecheckNode(node string) {
 	if s := h.session(node); s != nil {
 		s.recheck()
+	}
+	if s := h.api(node); s != nil {
+		h.recheckAPI(s)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestIdentify(t *testing.T) {
 		{"none", "n1", "msg", nil, true, 403, "showed no certificate"},
 		{"no node", "", "msg", good, false, 400, "node_id is missing"},
 		{"nonsense", "N1/../x", "msg", good, false, 400, "is not a node name"},
-		{"raw data", "n1", "str", good, false, 400, `only "msg" and "tunnel" are served`},
+		{"raw data", "n1", "str", good, false, 400, `only "msg", "tunnel" and "api" are served`},
 	} {
 		h := http.Header{}
 		h.Set(wire.HeaderNodeID, tt.node)

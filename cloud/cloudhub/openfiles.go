@@ -3,8 +3,10 @@ package cloudhub
 import "fmt"
 
 const (
-	// filesPerNode is how many open files a node takes: its link, and the listener of its tunnel.
-	filesPerNode = 2
+	// filesOfNode is how many open files a node takes: its link, and the listener of its tunnel. filesOfAPI is how many
+	// it takes for requests to the Kubernetes API.
+	filesOfNode = 2
+	filesOfAPI  = 1
 	// spareFiles is the least that is left for everything else: cloudcore alone has about 25 open files.
 	spareFiles = 64
 )
@@ -14,17 +16,20 @@ type limit struct {
 	nodes int
 	// byFiles is set if the limit of open files is lower than the configured one.
 	byFiles bool
+	// perNode is how many open files a node takes.
+	perNode int
 }
 
-// limitOf returns the limit of nodes, given the configured one and the limit of open files of the process; 0 is
-// unknown. Without a free file, cloudcore could take no health check, and would be restarted. So an eighth of the
-// files, at least spareFiles, is left for those, for connections that are not sessions yet, and for the API server.
-func limitOf(configured int, files uint64) limit {
+// limitOf returns the limit of nodes, given the configured one, the limit of open files of the process (0 is unknown),
+// and how many each node takes. Without a free file, cloudcore could take no health check, and would be restarted. So
+// an eighth of the files, at least spareFiles, is left for those, for connections that are not sessions yet, and for
+// the API server.
+func limitOf(configured int, files uint64, perNode int) limit {
 	spare := min(max(files/8, spareFiles), files)
-	if most := (files - spare) / filesPerNode; files > 0 && most < uint64(configured) {
-		return limit{nodes: max(int(most), 1), byFiles: true}
+	if most := (files - spare) / uint64(perNode); files > 0 && most < uint64(configured) {
+		return limit{nodes: max(int(most), 1), byFiles: true, perNode: perNode}
 	}
-	return limit{nodes: configured}
+	return limit{nodes: configured, perNode: perNode}
 }
 
 const (
@@ -43,7 +48,7 @@ func (l limit) arrivalsOf(files uint64, connected int) int {
 		return most
 	}
 	spare := min(max(int(files)/8, spareFiles), int(files))
-	return max(min(most, int(files)-spare/4-filesPerNode*connected), arrivalsLeast)
+	return max(min(most, int(files)-spare/4-l.perNode*connected), arrivalsLeast)
 }
 
 // full is the error of a node that finds no room.

@@ -19,10 +19,14 @@ func TestLimitOf(t *testing.T) {
 		"unlimited":   {500, 1<<64 - 1, limit{nodes: 500}, "nodeLimit"},
 		"unknown":     {500, 0, limit{nodes: 500}, "nodeLimit"},
 	} {
-		got := limitOf(tc.configured, tc.files)
+		tc.want.perNode = filesOfNode
+		got := limitOf(tc.configured, tc.files, filesOfNode)
 		if got != tc.want || !strings.Contains(got.full().Error(), tc.remedy) {
 			t.Errorf("%s: %+v, %q; want %+v, and to raise %s", name, got, got.full(), tc.want, tc.remedy)
 		}
+	}
+	if got := limitOf(12000, 20000, filesOfNode+filesOfAPI).nodes; got != 5833 {
+		t.Errorf("with the files of connections for the API: %d nodes, want 5833", got)
 	}
 }
 
@@ -41,7 +45,7 @@ func TestArrivalsOf(t *testing.T) {
 		"few files, all nodes":   {1792, 4096, 1792, 384},
 		"hardly any, and a node": {1, 3, 1, arrivalsLeast},
 	} {
-		if got := (limit{nodes: tc.nodes}).arrivalsOf(tc.files, tc.connected); got != tc.want {
+		if got := (limit{nodes: tc.nodes, perNode: filesOfNode}).arrivalsOf(tc.files, tc.connected); got != tc.want {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)
 		}
 	}

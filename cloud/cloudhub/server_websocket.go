@@ -135,9 +135,15 @@ func (h *Hub) accept(
 	if why == nil {
 		why = h.checkGate(r.Context(), node, r.TLS.PeerCertificates[0], sourceaddr.Parse(r.RemoteAddr))
 	}
-	if why == nil && r.Header.Get(wire.HeaderUse) == wire.UseTunnel {
-		h.acceptTunnel(ctx, w, r, node, sessions)
-		return
+	if why == nil {
+		switch r.Header.Get(wire.HeaderUse) {
+		case wire.UseTunnel:
+			h.acceptTunnel(ctx, w, r, node, sessions)
+			return
+		case wire.UseAPI:
+			h.acceptAPI(ctx, w, r, node, sessions)
+			return
+		}
 	}
 	instance := wire.ParseInstance(r.Header)
 	if why == nil {

@@ -198,13 +198,13 @@ func (g *Guard) Labels(node string) map[string]string {
 
 // NodeChanged handles a device's Node that is new or whose labels changed. It does not block.
 func (g *Guard) NodeChanged(node *v1.Node) {
+	// A connection for the API may have another certificate, or be here without the session.
+	g.hub.RecheckNode(node.Name)
 	cert := g.hub.Certificate(node.Name)
 	if cert == nil {
 		return
 	}
-	if bind, err := authorize(node, cert); err != nil {
-		g.hub.RecheckNode(node.Name)
-	} else if bind {
+	if bind, err := authorize(node, cert); err == nil && bind {
 		g.addUnbound(node.Name)
 	}
 }
