@@ -19,8 +19,8 @@ import (
 const (
 	// APIStreams is how many streams a node may have. Another one is reset before anything is kept for it.
 	APIStreams = 64
-	// apiUnclosed is how many streams may be open in the cloud, with those that the node has reset and whose end has not
-	// been noticed yet.
+	// apiUnclosed is how many streams may be open in the cloud, with those that the node has reset and whose end has
+	// not been noticed yet.
 	apiUnclosed = 2 * APIStreams
 	// apiWindow is how many bytes of a stream each end takes before they are read.
 	apiWindow = 256 << 10

@@ -200,7 +200,8 @@ func TestAPIUnread(t *testing.T) {
 				}
 			}
 			if most > m.Share()+m.Share()/4 {
-				t.Errorf("unread frames take %d KiB, want at most about the share of a node, %d", most>>10, m.Share()>>10)
+				t.Errorf("unread frames take %d KiB, want at most about the share of a node, %d", most>>10,
+					m.Share()>>10)
 			}
 			t.Logf("%d KiB, counted %d KiB", most>>10, m.Taken()>>10)
 			select {
