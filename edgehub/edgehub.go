@@ -20,7 +20,8 @@
 //     read again at each dial.
 //   - Why there is no link is a condition in the registry that says what to do.
 //
-// Package tunnel beside it opens tunnels to the kubelet API when the cloud asks for them.
+// Package tunnel beside it opens tunnels to the kubelet API when the cloud asks for them, and package apitunnel
+// connects to the Kubernetes API through the cloud.
 //
 // One goroutine connects and reads (link.go, session.go), one queues modules' messages, one sends them (outgoing.go),
 // one sends heartbeats (session.go), one watches the network (network_linux.go). All end with Run's context.
@@ -36,6 +37,7 @@ import (
 	"time"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/edgehub/apitunnel"
 	"github.com/edgecore-io/edgecore/edgehub/stream"
 	tunnelend "github.com/edgecore-io/edgecore/edgehub/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
@@ -77,6 +79,8 @@ type Options struct {
 	ReachedAt func(address string)
 	// Stream is the tunnel to KubeEdge's cloudcore, for its requests to the kubelet API.
 	Stream StreamOptions
+	// API: clients on the device may reach the Kubernetes API through the cloud (Module.API).
+	API bool
 }
 
 // StreamOptions say where the tunnel to KubeEdge's cloudcore goes, and what it reaches.
@@ -108,6 +112,8 @@ type Module struct {
 	// stream keeps the tunnel to KubeEdge's cloudcore that streamTo describes; nil without one.
 	stream   *stream.Client
 	streamTo StreamOptions
+	// api connects to the Kubernetes API; nil without.
+	api *apitunnel.Tunnel
 
 	// queue holds the messages that wait for the link.
 	queue *sendQueue
@@ -145,7 +151,7 @@ func New(o Options) (*Module, error) {
 	if o.Features != nil {
 		set.features = *o.Features
 	}
-	set.features.Tunnel = o.KubeletAPI != nil
+	set.features.Tunnel, set.features.API = o.KubeletAPI != nil, o.API
 	m := &Module{
 		node: o.Node, set: set, bus: o.Bus, health: o.Health, proxy: o.Proxy, watch: o.Watch, newCA: o.NewCA,
 		instance: o.Instance, queue: newSendQueue(), reconnect: notify.NewSignal(), networkChanged: notify.NewSignal(),
@@ -158,6 +164,9 @@ func New(o Options) (*Module, error) {
 		m.tunnels = tunnelend.New(tunnelend.Options{
 			Dial: m.dialTunnel, Backend: o.KubeletAPI, ReachedAt: o.ReachedAt,
 		})
+	}
+	if o.API {
+		m.api = apitunnel.New(m.dialAPI)
 	}
 	if !m.instance.Known() {
 		m.instance = wire.NewInstance()
@@ -192,6 +201,9 @@ func (m *Module) Run(ctx context.Context) error {
 	parts.Go(func() { m.watchNetwork(ctx) })
 	if m.tunnels != nil {
 		parts.Go(func() { m.tunnels.Run(ctx) })
+	}
+	if m.api != nil {
+		parts.Go(func() { m.api.Run(ctx) })
 	}
 	m.keepLink(ctx)
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {

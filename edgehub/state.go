@@ -35,6 +35,9 @@ func (m *Module) recordLinkUp(s *session) {
 		Features:  s.conn.Features(),
 	}
 	m.mu.Unlock()
+	if m.api != nil {
+		m.api.LinkUp(s.conn.Features().API)
+	}
 	m.queue.setBatches(s.conn.Features().Batch)
 	klog.V(1).InfoS("Connected to the cloud", "protocol", s.conn.Protocol(), "server", s.conn.RemoteAddr(),
 		"features", s.conn.Features().String())
@@ -43,6 +46,9 @@ func (m *Module) recordLinkUp(s *session) {
 // recordLinkDown records the end of the link.
 func (m *Module) recordLinkDown(s *session) {
 	m.queue.setBatches(false)
+	if m.api != nil {
+		m.api.LinkDown(silence(m.set.heartbeat))
+	}
 	last := s.conn.Stats()
 	m.mu.Lock()
 	defer m.mu.Unlock()

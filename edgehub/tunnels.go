@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/beehive/model"
+	"github.com/edgecore-io/edgecore/edgehub/apitunnel"
 	tunnelend "github.com/edgecore-io/edgecore/edgehub/tunnel"
 	"github.com/edgecore-io/edgecore/pkg/edgestream"
 	"github.com/edgecore-io/edgecore/pkg/tunnel"
@@ -30,6 +31,27 @@ func (m *Module) openTunnel(msg *model.Message) {
 
 // dialTunnel connects to the server of the link for a tunnel.
 func (m *Module) dialTunnel(ctx context.Context, token string) (net.Conn, error) {
+	o, err := m.webSocket()
+	if err != nil {
+		return nil, err
+	}
+	return wire.DialTunnel(ctx, o, token)
+}
+
+// dialAPI connects to the server of the link for requests to the Kubernetes API.
+func (m *Module) dialAPI(ctx context.Context) (net.Conn, error) {
+	o, err := m.webSocket()
+	if err != nil {
+		return nil, err
+	}
+	return wire.DialAPI(ctx, o)
+}
+
+// API opens streams to the Kubernetes API through the cloud; nil without Options.API.
+func (m *Module) API() *apitunnel.Tunnel { return m.api }
+
+// webSocket returns how to connect to the server of the link, beside the link.
+func (m *Module) webSocket() (wire.DialOptions, error) {
 	m.mu.Lock()
 	set := m.set // written with the lock, by applyConfig
 	m.mu.Unlock()
@@ -39,13 +61,18 @@ func (m *Module) dialTunnel(ctx context.Context, token string) (net.Conn, error)
 		}
 		config, _, err := set.files.load()
 		if err != nil {
-			return nil, err
+			return wire.DialOptions{}, err
 		}
-		return wire.DialTunnel(ctx, wire.DialOptions{
-			URL: t.url, TLS: config, Header: set.header, Proxy: m.proxy, Dial: m.dialer, HandshakeTimeout: t.handshake,
-		}, token)
+		return wire.DialOptions{
+			URL:              t.url,
+			TLS:              config,
+			Header:           set.header,
+			Proxy:            m.proxy,
+			Dial:             m.dialer,
+			HandshakeTimeout: t.handshake,
+		}, nil
 	}
-	return nil, errNoWebSocket
+	return wire.DialOptions{}, errNoWebSocket
 }
 
 // dialStream connects to KubeEdge's cloudcore for its stream tunnel.

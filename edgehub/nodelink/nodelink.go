@@ -38,8 +38,9 @@ type Options struct {
 	// TokenFile is where the installer of KubeEdge puts the token; a file there takes precedence over the
 	// configuration.
 	TokenFile string
-	// Stream is passed on to edgehub.
+	// Stream and API are those of edgehub.Options.
 	Stream edgehub.StreamOptions
+	API    bool
 }
 
 // New returns the link to the cloud; nil without an error on a device that has joined none.
@@ -77,7 +78,7 @@ func New(bus *beehive.Bus, cfg *v1alpha2.EdgeCore, conditions *health.Registry, 
 	var err error
 	l.Module, err = edgehub.New(edgehub.Options{
 		Node: cfg.Modules.Edged.HostnameOverride, Config: *hub, Bus: bus, Health: conditions, NewCA: l.keeper.RenewSoon,
-		KubeletAPI: o.KubeletAPI, ReachedAt: o.ReachedAt, Stream: o.Stream,
+		KubeletAPI: o.KubeletAPI, ReachedAt: o.ReachedAt, Stream: o.Stream, API: o.API,
 	})
 	return l, err
 }
