@@ -52,6 +52,7 @@ func TestLiveKeysChangeSomething(t *testing.T) {
 	elsewhere := map[string]bool{
 		"apiVersion": true, "kind": true, "modules.edgeController.enable": true, hub + "enable": true,
 		"modules.deviceController.enable": true, "modules.cloudStream.enable": true,
+		"modules.dynamicController.enable":           true,
 		"modules.cloudStream.tunnelPort":             true,
 		"commonConfig.monitorServer.bindAddress":     true,
 		"commonConfig.monitorServer.enableProfiling": true,

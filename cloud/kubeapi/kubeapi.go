@@ -70,6 +70,8 @@ type Server struct {
 	Connect func(context.Context) (impersonate.Clients, error)
 	// CA is kube-apiserver's CA in PEM; empty if the system's CAs are trusted.
 	CA []byte
+	// Anonymous says where kube-apiserver is and how to trust it. It has no credentials.
+	Anonymous *rest.Config
 	// Health knows the answers to all requests of these clients.
 	Health *apihealth.Tracker
 }
@@ -100,7 +102,14 @@ func New(rc *rest.Config) (*Server, error) {
 		}
 		return impersonate.New(rc, how)
 	}
-	return &Server{Client: client, Objects: objects, Connect: connect, CA: ca, Health: health}, nil
+	return &Server{
+		Client:    client,
+		Objects:   objects,
+		Connect:   connect,
+		CA:        ca,
+		Anonymous: rest.AnonymousClientConfig(rc),
+		Health:    health,
+	}, nil
 }
 
 const (

@@ -14,8 +14,8 @@ func writeConfig(t *testing.T, text string) string {
 
 func TestConfigValidate(t *testing.T) {
 	program().ValidatesConfigurations(t, commandtree.Sample{
-		Text: "modules: {dynamicController: {enable: true}}\n",
-		Says: "warning: line 3: modules.dynamicController.enable: accepted, but this version does not have this " +
+		Text: "modules: {taskManager: {enable: true}}\n",
+		Says: "warning: line 3: modules.taskManager.enable: accepted, but this version does not have this " +
 			"module yet\n",
 	}, commandtree.Sample{
 		Text: "modules:\n  cloudHub:\n    nodelimit: 5\n    keepaliveInterval: 0\n",

@@ -23,6 +23,7 @@ import (
 	"github.com/edgecore-io/edgecore/cloud/cloudstream"
 	"github.com/edgecore-io/edgecore/cloud/controllers"
 	"github.com/edgecore-io/edgecore/cloud/devicecontroller"
+	"github.com/edgecore-io/edgecore/cloud/dynamiccontroller/apiproxy"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller"
 	"github.com/edgecore-io/edgecore/cloud/edgecontroller/impersonate"
 	"github.com/edgecore-io/edgecore/cloud/edgeports"
@@ -77,6 +78,7 @@ type cloud struct {
 	controller *edgecontroller.Controller
 	devices    *devicecontroller.Controller // nil: switched off
 	stream     *cloudstream.Server          // nil: switched off
+	proxy      *apiproxy.Proxy              // nil: switched off
 	// replicas finds out which cloudcores are alive; nil if stream is nil.
 	replicas *replicas.Replicas
 	// learnCAs learns who signs the certificates of callers of KubeEdge's nodes.
@@ -252,6 +254,13 @@ func (c *cloud) build(ctx context.Context) error {
 	if c.devices != nil {
 		hub.Removed = c.devices.Removed
 	}
+	if c.cfg.Modules.DynamicController.Enable {
+		c.proxy, err = apiproxy.New(apiproxy.Options{Config: c.api.Anonymous, Registry: c.registry})
+		if err != nil {
+			return err
+		}
+		hub.API = c.proxy
+	}
 	if c.hub, err = cloudhub.New(hub); err != nil {
 		return err
 	}
@@ -342,6 +351,9 @@ func (c *cloud) front(ctx context.Context) error {
 		group.Go(func() error { c.learnCAs(ctx); return nil })
 		group.Go(func() error { c.replicas.Run(ctx); return nil })
 		group.Go(func() error { c.controller.Endpoints.TakeOver(ctx, c.replicas); return nil })
+	}
+	if c.proxy != nil {
+		group.Go(func() error { return c.proxy.Run(ctx) })
 	}
 	group.Go(func() error {
 		footprint.Trim(ctx, footprint.TrimOptions{Every: 30 * time.Second, Heap: 64 << 20})

@@ -39,6 +39,7 @@ func (t *table) keys(c *CloudCore, nodes int32) {
 	t.edgeController(&m.EdgeController, nodes)
 	t.deviceController(&m.DeviceController)
 	t.cloudStream(&m.CloudStream)
+	t.dynamicController(&m.DynamicController)
 	t.others(m)
 }
 
@@ -193,6 +194,11 @@ func (t *table) cloudStream(s *CloudStream) {
 	t.String("tlsStreamPrivateKeyFile", &s.TLSStreamPrivateKeyFile, "/etc/kubeedge/certs/stream.key", ignored)
 }
 
+func (t *table) dynamicController(d *Switch) {
+	t.Section("modules.dynamicController.", d.Enable)
+	t.Row("enable", restart)
+}
+
 // others has the keys of modules that this version lacks or does not need: a wrong value is still wrong.
 func (t *table) others(m *Modules) {
 	t.Section("modules.taskManager.", m.TaskManager.Enable)
@@ -203,7 +209,6 @@ func (t *table) others(m *Modules) {
 
 	t.Section("modules.", true)
 	t.Bool("syncController.enable", &m.SyncController.Enable, true, ignored)
-	t.Row("dynamicController.enable", absent)
 
 	t.Section("modules.router.", m.Router.Enable)
 	t.Row("enable", absent)
