@@ -48,11 +48,12 @@ type Options struct {
 	Node string
 	// Dir is where the device's CA is.
 	Dir string
-	// Listen are the addresses of the endpoint with their ports. Those that are not of the loopback (127.0.0.1) are put
-	// on the interface lo.
-	Listen []netip.AddrPort
+	// Server is where programs of the device find the endpoint, with its port. PodAddresses are where pods find it:
+	// these addresses are put on the interface lo.
+	Server       netip.AddrPort
+	PodAddresses []netip.AddrPort
 	// ClusterIPs returns those of the Service default/kubernetes, and Domain is that of the cluster: names of the
-	// endpoint.
+	// endpoint. ClusterIPs is called every few seconds while clients connect.
 	ClusterIPs func() []netip.Addr
 	Domain     string
 	Streams    forward.Streams
@@ -76,7 +77,13 @@ type Server struct {
 	mu sync.Mutex
 	// served are the addresses that are listened on.
 	served []string
+	// clusterIPs are those that ClusterIPs returned at looked.
+	clusterIPs []netip.Addr
+	looked     time.Time
 }
+
+// clusterIPsAge is how long the ClusterIPs are taken for unchanged.
+const clusterIPsAge = 10 * time.Second
 
 // New makes the module. It reads the device's CA, or makes it.
 func New(opts Options) (*Server, error) {
@@ -93,7 +100,7 @@ func New(opts Options) (*Server, error) {
 	}
 	opts.Fault("CA", err)
 	s.endpoint = endpoint.New(endpoint.Options{
-		Listen:      opts.Listen,
+		Listen:      s.addresses(),
 		Certificate: s.certificate.Get,
 		Tokens:      s.tokens,
 		Pods:        opts.Pods,
@@ -105,11 +112,21 @@ func New(opts Options) (*Server, error) {
 
 // names are the names of the endpoint as they are now.
 func (s *Server) names() devicecert.Names {
-	addresses := make([]netip.Addr, len(s.opts.Listen))
-	for i, a := range s.opts.Listen {
-		addresses[i] = a.Addr()
+	var addresses []netip.Addr
+	for _, a := range s.addresses() {
+		addresses = append(addresses, a.Addr())
 	}
-	return devicecert.NamesOf(addresses, s.opts.ClusterIPs(), s.opts.Domain)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); s.looked.IsZero() || now.Sub(s.looked) >= clusterIPsAge {
+		s.clusterIPs, s.looked = s.opts.ClusterIPs(), now
+	}
+	return devicecert.NamesOf(addresses, s.clusterIPs, s.opts.Domain)
+}
+
+// addresses are all addresses of the endpoint.
+func (s *Server) addresses() []netip.AddrPort {
+	return append([]netip.AddrPort{s.opts.Server}, s.opts.PodAddresses...)
 }
 
 func (s *Server) listening(address string, err error) {
@@ -162,25 +179,16 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// keepAddresses keeps the addresses of the endpoint on the machine.
+// keepAddresses keeps the addresses for pods on the machine.
 func (s *Server) keepAddresses(ctx context.Context) error {
-	addresses := Addresses(s.opts.Listen)
+	var addresses []netip.Addr
+	for _, a := range s.opts.PodAddresses {
+		addresses = append(addresses, a.Addr())
+	}
 	if len(addresses) == 0 {
 		return nil
 	}
 	return address.Keep(ctx, addresses, func(err error) { s.opts.Fault("address", err) })
-}
-
-// Addresses returns those of the endpoint that the module puts on the machine. Pass them to address.Remove when the
-// endpoint is switched off.
-func Addresses(listen []netip.AddrPort) []netip.Addr {
-	var addresses []netip.Addr
-	for _, a := range listen {
-		if addr := a.Addr().Unmap(); !addr.IsLoopback() && !addr.IsUnspecified() && !slices.Contains(addresses, addr) {
-			addresses = append(addresses, addr)
-		}
-	}
-	return addresses
 }
 
 // sink puts tokens into the table.

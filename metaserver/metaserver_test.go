@@ -155,7 +155,7 @@ func newEnv(t *testing.T) *env {
 	if e.server, err = New(Options{
 		Node:       "n1",
 		Dir:        t.TempDir(),
-		Listen:     []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")},
+		Server:     netip.MustParseAddrPort("127.0.0.1:0"),
 		ClusterIPs: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("10.96.0.1")} },
 		Domain:     "cluster.local",
 		Streams:    e.cluster,
@@ -308,19 +308,6 @@ func TestSink(t *testing.T) {
 	s.Stored("damaged", []byte(`{"status":{"token":"`+podToken+`"}}`), true)
 	if n := e.server.tokens.Len(); n != 1 {
 		t.Errorf("%d tokens, want one", n)
-	}
-}
-
-func TestAddresses(t *testing.T) {
-	var listen []netip.AddrPort
-	for _, text := range []string{
-		"127.0.0.1:10550", "169.254.30.10:10550", "169.254.30.10:443", "[fdec:30::10]:10550", "[::1]:1", "0.0.0.0:1",
-	} {
-		listen = append(listen, netip.MustParseAddrPort(text))
-	}
-	got := Addresses(listen)
-	if len(got) != 2 || got[0].String() != "169.254.30.10" || got[1].String() != "fdec:30::10" {
-		t.Errorf("addresses %v, want 169.254.30.10 and fdec:30::10", got)
 	}
 }
 
