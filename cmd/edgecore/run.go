@@ -30,6 +30,7 @@ import (
 	"github.com/edgecore-io/edgecore/metamanager"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/metamanager/store/copies"
+	"github.com/edgecore-io/edgecore/metaserver"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
 	"github.com/edgecore-io/edgecore/pkg/configreload"
@@ -107,8 +108,9 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 		beehive.WithFailures(func(module string, err error) {
 			conditions.SetError(health.ModuleFailing, module, firstLine(err))
 		}))
+	var meta *metamanager.Module
 	if cfg.Modules.MetaManager.Enable {
-		if err := bus.Add(metamanager.New(bus, db, metamanager.Options{
+		meta = metamanager.New(bus, db, metamanager.Options{
 			Health:        func(err error) { conditions.SetError(health.StoreFailing, "", err) },
 			Refused:       func(object string, err error) { conditions.SetError(health.ReportTooLarge, object, err) },
 			NoRoom:        func(object string, err error) { conditions.SetError(health.ObjectTooLarge, object, err) },
@@ -116,7 +118,8 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 			Connected:     func(ctx context.Context) { noteConnected(ctx, cfg.Database.DataSource, db, conditions) },
 			Synced:        func(ctx context.Context) { metamanager.ForgetRecovery(ctx, db, conditions) },
 			RemoteTimeout: time.Duration(cfg.Modules.MetaManager.RemoteQueryTimeout) * time.Second,
-		})); err != nil {
+		})
+		if err := bus.Add(meta); err != nil {
 			return err
 		}
 	}
@@ -175,7 +178,7 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 		kubeletAPI = tunnels.Dial
 	}
 	hub, err := nodelink.New(bus, cfg, conditions, nodelink.Options{
-		KubeletAPI: kubeletAPI, Stream: stream, TokenFile: nodecert.DefaultTokenFile,
+		KubeletAPI: kubeletAPI, Stream: stream, API: servesAPI(cfg), TokenFile: nodecert.DefaultTokenFile,
 		ReachedAt: func(address string) { // not before the modules run
 			if pods != nil {
 				pods.ReachedAt(address)
@@ -185,6 +188,7 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 	if err != nil {
 		return unusable{err}
 	}
+	var api *metaserver.Server
 	if cfg.Modules.Edged.Enable {
 		opts, err := agentconfig.EdgedOptions(cfg)
 		if err != nil {
@@ -205,9 +209,26 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 			opts.ClockSet = hub.Retry // a certificate that was not valid yet may be now
 			opts.Link, collectors = linkState(hub), append(collectors, hub)
 		}
+		owner := &edgedPods{}
+		if servesAPI(cfg) {
+			if api, opts.APIEndpoint, err = newMetaServer(ctx, cfg, apiParts{
+				db: db, meta: meta, hub: hub, pods: owner, notes: conditions, notBefore: bound.Time,
+			}); err != nil {
+				return unusable{err}
+			}
+			collectors = append(collectors, api)
+		} else {
+			removeAPIAddresses(&cfg.Modules.MetaManager.MetaServer)
+		}
 		opts.Collectors = collectors
 		pods = edged.New(opts)
+		owner.module = pods
 		if err := bus.Add(pods); err != nil {
+			return err
+		}
+	}
+	if api != nil { // after edged, which it asks about pods
+		if err := bus.Add(api); err != nil {
 			return err
 		}
 	}

@@ -53,6 +53,7 @@ const (
 	FilesNotWatched       Code = "FilesNotWatched"
 	SocketFailing         Code = "SocketFailing"
 	MQTTBrokerUnreachable Code = "MQTTBrokerUnreachable"
+	APIEndpointFailing    Code = "APIEndpointFailing"
 )
 
 // entry describes a condition.
@@ -94,6 +95,12 @@ var known = map[Code]entry{
 	MQTTBrokerUnreachable: {
 		"There is no connection to the MQTT broker", Warning, "Check that the broker runs, and mqttServerExternal, " +
 			"mqttUsername and mqttPassword in modules.eventBus. Messages for it wait on the disk.", 10 * time.Second,
+	},
+	APIEndpointFailing: {
+		"The Kubernetes API for pods is not served as it should be", Error,
+		"The object is the address or the CA. Correct what the detail names, or server and dummyServer in " +
+			"modules.metaManager.metaServer; the agent tries again every minute. Until then pods that use the API on " +
+			"this device may not reach it. Pods keep running.", 10 * time.Second,
 	},
 	SocketFailing: {
 		"A socket of the agent cannot be opened", Error,

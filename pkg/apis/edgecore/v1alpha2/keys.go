@@ -318,9 +318,10 @@ func (t *table) metaManager(m *MetaManager) {
 
 	s := &m.MetaServer
 	t.Section("modules.metaManager.metaServer.", m.Enable && s.Enable)
-	t.Row("enable", absent)
-	t.String("server", &s.Server, local+":10550", ignored).HostPort()
-	t.String("dummyServer", &s.DummyServer, "169.254.30.10:10550", ignored).HostPort()
+	t.Row("enable", restart)
+	t.String("server", &s.Server, local+":10550", restart).By(checkEndpoint)
+	t.String("dummyServer", &s.DummyServer, "169.254.30.10:10550", restart).By(checkPodEndpoints)
+	t.String("podAccess", &s.PodAccess, "All", restart).OneOf("All Annotated None")
 	t.String("tlsCaFile", &s.TLSCaFile, caFile, ignored)
 	t.String("tlsCertFile", &s.TLSCertFile, certFile, ignored)
 	t.String("tlsPrivateKeyFile", &s.TLSPrivateKeyFile, keyFile, ignored)

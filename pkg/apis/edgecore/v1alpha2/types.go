@@ -160,11 +160,16 @@ type MetaManager struct {
 	MetaServer         MetaServer `json:"metaServer"`
 }
 
-// MetaServer is a Kubernetes API on the edge.
+// MetaServer is the Kubernetes API on the device, for pods.
 type MetaServer struct {
-	Enable                bool     `json:"enable"`
-	Server                string   `json:"server"`
-	DummyServer           string   `json:"dummyServer"`
+	Enable bool `json:"enable"`
+	// Server is where programs of the device find it, DummyServer where pods do: the agent puts that address on the
+	// loopback interface. DummyServer may be several addresses with commas between, at most one of each family.
+	Server      string `json:"server"`
+	DummyServer string `json:"dummyServer"`
+	// PodAccess says which pods use it, unless their annotation edgecore.io/api-endpoint does: All, Annotated or None.
+	// KubeEdge has no such key.
+	PodAccess             string   `json:"podAccess"`
 	TLSCaFile             string   `json:"tlsCaFile"`
 	TLSCertFile           string   `json:"tlsCertFile"`
 	TLSPrivateKeyFile     string   `json:"tlsPrivateKeyFile"`

@@ -63,7 +63,13 @@ func TestValidate(t *testing.T) {
 		}),
 		"modules.metaManager.remoteQueryTimeout": func(e *EdgeCore) { e.Modules.MetaManager.RemoteQueryTimeout = 0 },
 		"modules.metaManager.metaServer.server": func(e *EdgeCore) {
-			e.Modules.MetaManager.MetaServer = MetaServer{Enable: true, Server: ":0", DummyServer: "a:1"}
+			e.Modules.MetaManager.MetaServer.Enable, e.Modules.MetaManager.MetaServer.Server = true, ":0"
+		},
+		"modules.metaManager.metaServer.dummyServer": func(e *EdgeCore) {
+			e.Modules.MetaManager.MetaServer.Enable, e.Modules.MetaManager.MetaServer.DummyServer = true, "127.0.0.1:1"
+		},
+		"modules.metaManager.metaServer.podAccess": func(e *EdgeCore) {
+			e.Modules.MetaManager.MetaServer.Enable, e.Modules.MetaManager.MetaServer.PodAccess = true, "Some"
 		},
 		"modules.serviceBus.port": func(e *EdgeCore) {
 			e.Modules.ServiceBus.Enable, e.Modules.ServiceBus.Port = true, 0
