@@ -33,7 +33,8 @@ var layers = map[string][]string{
 	// edged does not know how messages travel, nor how they are stored.
 	"edged": {"beehive/model", "pkg"},
 	// Commands on the device, which the running agent does not call: so nothing else imports them.
-	"local": {"beehive/model", "deploy/systemd", "devicetwin", "edged", "edgehub", "metamanager/store", "pkg"},
+	"local": {"beehive/model", "deploy/systemd", "devicetwin", "edged", "edgehub", "metamanager/store",
+		"metaserver", "pkg"},
 }
 
 // besides are imports of single packages: what options are made of, a check that two commands share, and a fake for

@@ -22,6 +22,8 @@ import (
 	"github.com/edgecore-io/edgecore/edgehub/join"
 	"github.com/edgecore-io/edgecore/metamanager/store"
 	"github.com/edgecore-io/edgecore/metamanager/store/copies"
+	"github.com/edgecore-io/edgecore/metaserver/address"
+	"github.com/edgecore-io/edgecore/metaserver/devicecert"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 	"github.com/edgecore-io/edgecore/pkg/certs"
 	"github.com/edgecore-io/edgecore/pkg/configfile"
@@ -41,6 +43,7 @@ func Of(cfg *v1alpha2.EdgeCore) []string {
 	whole = append(whole, configfile.CopiesOf("", db).Paths()...)
 	whole = append(whole, files.CA, files.Cert, files.Key)
 	whole = append(whole, servingcert.Files(root)...)
+	whole = append(whole, devicecert.Files(servingcert.Dir(root))...)
 	whole = append(whole,
 		filepath.Join(root, "image_manager"),
 		imagegc.KeepFile(root),
@@ -127,12 +130,14 @@ func (r *Removal) removeFiles(cfg *v1alpha2.EdgeCore) error {
 	if err := removeAll(configfile.CopiesOf(r.Config, db).Paths()...); err != nil {
 		errs = append(errs, fmt.Errorf("copies of the configuration: %w", err))
 	}
-	serving := servingcert.Files(cfg.Modules.Edged.RootDirectory)
-	note("certificates", errors.Join(files.Remove(), removeAll(r.TokenFile), removeAll(serving...)))
+	pki := servingcert.Dir(cfg.Modules.Edged.RootDirectory)
+	own := slices.Concat(servingcert.Files(cfg.Modules.Edged.RootDirectory), devicecert.Files(pki))
+	note("certificates", errors.Join(files.Remove(), removeAll(r.TokenFile), removeAll(own...)))
+	errs = append(errs, removeAddresses(cfg))
 	if !r.KeepStore {
 		note("store "+db+" and its copies", copies.Remove(db))
 	}
-	if len(errs) > 0 {
+	if errors.Join(errs...) != nil {
 		return errors.Join(append(errs, fmt.Errorf("configuration %s is kept, since it says what to remove: correct "+
 			"the cause, and reset again", r.Config))...)
 	}
@@ -145,10 +150,22 @@ func (r *Removal) removeFiles(cfg *v1alpha2.EdgeCore) error {
 		note("configuration "+r.Config, removeAll(r.Config, r.Config+".bak"))
 	}
 	for _, dir := range []string{
-		filepath.Dir(files.CA), filepath.Dir(files.Cert), filepath.Dir(r.Config),
-		servingcert.Dir(cfg.Modules.Edged.RootDirectory),
+		filepath.Dir(files.CA), filepath.Dir(files.Cert), filepath.Dir(r.Config), pki,
 	} {
 		_ = os.Remove(dir) // if it is empty
+	}
+	return errors.Join(errs...)
+}
+
+// removeAddresses removes the addresses of the Kubernetes API for pods.
+func removeAddresses(cfg *v1alpha2.EdgeCore) error {
+	addresses, err := cfg.Modules.MetaManager.MetaServer.PodAddresses()
+	if err != nil {
+		return nil // of a section that is not used, or with which no agent has started
+	}
+	var errs []error
+	for _, a := range addresses {
+		errs = append(errs, address.Remove(a.Addr()))
 	}
 	return errors.Join(errs...)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/pods/shutdown"
 	"github.com/edgecore-io/edgecore/edged/serve/servingcert"
 	"github.com/edgecore-io/edgecore/metamanager/store"
+	"github.com/edgecore-io/edgecore/metaserver/devicecert"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
@@ -46,10 +47,15 @@ func newDevice(t *testing.T) *device {
 	} {
 		d.put(name)
 	}
-	for _, name := range servingcert.Files(own.RootDirectory) {
+	for _, name := range pki(own.RootDirectory) {
 		d.put(strings.TrimPrefix(name, d.dir+"/"))
 	}
 	return d
+}
+
+// pki are the certificates and keys that the agent makes below its root folder.
+func pki(root string) []string {
+	return append(servingcert.Files(root), devicecert.Files(servingcert.Dir(root))...)
 }
 
 func (d *device) path(name string) string { return filepath.Join(d.dir, name) }
@@ -198,7 +204,7 @@ func TestRemove(t *testing.T) {
 		if text, err := os.ReadFile(r.Config); r.Fresh != nil && string(text) != "fresh" {
 			t.Errorf("%s: configuration = %q, %v; want fresh", name, text, err)
 		}
-		for _, path := range servingcert.Files(d.cfg.Modules.Edged.RootDirectory) {
+		for _, path := range pki(d.cfg.Modules.Edged.RootDirectory) {
 			if _, err := os.Stat(path); err == nil {
 				t.Errorf("%s: %s is left, want it removed", name, path)
 			}

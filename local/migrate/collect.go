@@ -22,6 +22,7 @@ import (
 	"github.com/edgecore-io/edgecore/edged/serve/servingcert"
 	"github.com/edgecore-io/edgecore/edgehub/nodecert"
 	"github.com/edgecore-io/edgecore/local/adopt"
+	"github.com/edgecore-io/edgecore/metaserver/devicecert"
 	"github.com/edgecore-io/edgecore/pkg/apis/edgecore/v1alpha2"
 )
 
@@ -309,8 +310,9 @@ func imageNames(ctx context.Context, client *cri.Client, image string, into map[
 
 // ownFiles are the files that only this agent has, and that were not there before it.
 func (t *Migration) ownFiles(p *Plan) []string {
-	files := append(servingcert.Files(p.Config.Modules.Edged.RootDirectory),
-		filepath.Join(t.Service.Root, shutdown.ConfFile))
+	root := p.Config.Modules.Edged.RootDirectory
+	files := slices.Concat(servingcert.Files(root), devicecert.Files(servingcert.Dir(root)),
+		[]string{filepath.Join(t.Service.Root, shutdown.ConfFile)})
 	files = slices.DeleteFunc(files, func(name string) bool { _, err := os.Lstat(name); return err == nil })
 	own := adopt.CertFiles(t.certs())
 	return append(files, own.CA, own.Cert, own.Key)
