@@ -14,9 +14,10 @@ import (
 // followDelay is how long changes of tokens are collected: pods come with several, and many pods at once.
 const followDelay = 50 * time.Millisecond
 
-// FollowTokens calls stored for each token of a service account in the store, with the row that it is in, and whether it
-// was requested without audiences. Whenever tokens may have changed it does so again for all rows, and calls removed for
-// those that are gone. It returns when ctx ends, or with an error if the store cannot be read. Only one caller at a time.
+// FollowTokens calls stored for each token of a service account in the store, with the row that it is in, and whether
+// it was requested without audiences. Whenever tokens may have changed it does so again for all rows, and calls removed
+// for those that are gone. It returns when ctx ends, or with an error if the store cannot be read. Only one caller at a
+// time.
 func (m *Module) FollowTokens(
 	ctx context.Context, stored func(row string, tokenRequest []byte, noAudience bool), removed func(row string),
 ) error {

@@ -1,9 +1,9 @@
 // Package metaserver serves the Kubernetes API on the device. Pods that use it find it in place of kube-apiserver: in
-// their environment, and with its CA in their ca.crt. Each request goes to cloudcore over a stream of one connection, and
-// from there to kube-apiserver, with the credentials that the pod sent and no others.
+// their environment, and with its CA in their ca.crt. Each request goes to cloudcore over a stream of one connection,
+// and from there to kube-apiserver, with the credentials that the pod sent and no others.
 //
-// The parts are in packages of their own: this one makes them, and runs them as a module of the bus. It promises that the
-// endpoint stays open whatever happens to the link; without one, each request is answered at once with 503.
+// The parts are in packages of their own: this one makes them, and runs them as a module of the bus. It promises that
+// the endpoint stays open whatever happens to the link; without one, each request is answered at once with 503.
 package metaserver
 
 import (
@@ -61,8 +61,8 @@ type Options struct {
 	Pods       endpoint.Pods
 	// Now is the wall clock.
 	Now func() time.Time
-	// Fault is called with what keeps the endpoint from being served, and with nil when nothing does any more. object is
-	// an address, or the CA.
+	// Fault is called with what keeps the endpoint from being served, and with nil when nothing does any more. object
+	// is an address, or the CA.
 	Fault func(object string, err error)
 }
 

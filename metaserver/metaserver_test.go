@@ -223,8 +223,8 @@ func (e *env) get(t *testing.T, path string) *http.Response {
 	return resp
 }
 
-// TestThroughACut: requests are answered by the cluster, by 503 while there is no link, and by the cluster again. A watch
-// ends with the link.
+// TestThroughACut: requests are answered by the cluster, by 503 while there is no link, and by the cluster again. A
+// watch ends with the link.
 func TestThroughACut(t *testing.T) {
 	e := newEnv(t)
 	api := func(w http.ResponseWriter, r *http.Request) {

@@ -1,5 +1,5 @@
-// Package address keeps the address of the API endpoint on the loopback interface, so that pods reach the endpoint at the
-// same address on each device, whatever its network is.
+// Package address keeps the address of the API endpoint on the loopback interface, so that pods reach the endpoint at
+// the same address on each device, whatever its network is.
 //
 // The address has the scope host: the kernel does not choose it as the source address of other connections. A device
 // that ran KubeEdge has it on the interface edge-dummy0, where it stays.
@@ -38,8 +38,8 @@ type found struct {
 	label string
 }
 
-// Ensure puts an address on the loopback interface, unless it is there already, or on KubeEdge's edge-dummy0. If another
-// interface has it, the error names that.
+// Ensure puts an address on the loopback interface, unless it is there already, or on KubeEdge's edge-dummy0. If
+// another interface has it, the error names that.
 func Ensure(addr netip.Addr) error {
 	have, err := find(addr)
 	if err != nil {

@@ -2,8 +2,8 @@
 // the endpoint serves. Pods get the CA in their ca.crt, beside the cluster's.
 //
 // It promises: the CA is made once and stays, since pods hold it; its key is never readable by others, and leaves the
-// device in no message; and both are valid whatever the device's clock says, also in 1970. The served certificate has no
-// file: it is made when the agent starts, when a name comes or goes, and before it expires.
+// device in no message; and both are valid whatever the device's clock says, also in 1970. The served certificate has
+// no file: it is made when the agent starts, when a name comes or goes, and before it expires.
 //
 // The CA has no name constraints. A name that comes later, such as another ClusterIP, would make clients that hold the
 // CA refuse the endpoint.

@@ -183,7 +183,8 @@ func TestDamagedCAIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := certs.WriteFile(filepath.Join(e.dir, caKey), text); err != nil { // as by a power cut before the certificate
+	// As by a power cut before the certificate is written.
+	if err := certs.WriteFile(filepath.Join(e.dir, caKey), text); err != nil {
 		t.Fatal(err)
 	}
 	c := e.open(t)

@@ -2,8 +2,8 @@
 // and how much a client may ask for; the answers come from the cluster (package forward).
 //
 // It promises: only this machine and its pods can connect, whatever the network's routes are; the bytes, requests and
-// connections of a client are limited before anything is kept for them, so that no client uses up those of others; and a
-// request without credentials goes nowhere. It authenticates nobody: kube-apiserver does that.
+// connections of a client are limited before anything is kept for them, so that no client uses up those of others; and
+// a request without credentials goes nowhere. It authenticates nobody: kube-apiserver does that.
 package endpoint
 
 import (
@@ -85,8 +85,8 @@ type Options struct {
 	Tokens      Tokens
 	Pods        Pods
 	Forward     Forwarder
-	// Listening is called with nil when an address is served, and with an error when it cannot be. It may be called from
-	// several goroutines.
+	// Listening is called with nil when an address is served, and with an error when it cannot be. It may be called
+	// from several goroutines.
 	Listening func(address string, err error)
 }
 

@@ -18,8 +18,8 @@ const (
 	// maxWatches and accountWatches are the same for watches and what else has no end.
 	maxWatches     = 400
 	accountWatches = 64
-	// maxUnknown and sourceUnknown are the same for those whose token is not of a pod of this device: of requests, and of
-	// watches.
+	// maxUnknown and sourceUnknown are the same for those whose token is not of a pod of this device: of requests, and
+	// of watches.
 	maxUnknown    = 16
 	sourceUnknown = 8
 	// The rates are requests a second, and at once.

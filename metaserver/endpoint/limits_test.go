@@ -33,7 +33,8 @@ func fill(t *testing.T, l *limits, c caller, long bool, now *time.Time) (n int, 
 	}
 }
 
-// TestShares: an account has its share of requests and of watches; what it has not, others get; and all of it comes back.
+// TestShares: an account has its share of requests and of watches; what it has not, others get; and all of it comes
+// back.
 func TestShares(t *testing.T) {
 	l, now := newLimits(), time.Now()
 	var gives []func()

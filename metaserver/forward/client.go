@@ -45,8 +45,8 @@ func (c *client) FlushError() error {
 	return c.control.Flush()
 }
 
-// writing begins a write, and returns what ends it. Between writes there is no deadline: a watch may be silent. A writer
-// that knows no deadlines, as in tests, has none.
+// writing begins a write, and returns what ends it. Between writes there is no deadline: a watch may be silent. A
+// writer that knows no deadlines, as in tests, has none.
 func (c *client) writing() (end func()) {
 	if c.control.SetWriteDeadline(time.Now().Add(writeTime)) != nil {
 		return func() {}

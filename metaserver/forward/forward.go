@@ -157,8 +157,8 @@ func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, req *Request) 
 	f.proxy.ServeHTTP(limited, r)
 }
 
-// take takes a stream for a request, and a part of its account's share. It returns what gives them back, or why there is
-// none.
+// take takes a stream for a request, and a part of its account's share. It returns what gives them back, or why there
+// is none.
 func (f *Forwarder) take(ctx context.Context, req *Request) (release func(), refused *metav1.Status) {
 	share := f.short
 	if req.Info.IsLong() {

@@ -401,8 +401,8 @@ func TestUploadsAreLimited(t *testing.T) {
 					uploads:        uploads,
 					account:        "a",
 				}
-				if n, err := io.Copy(io.Discard, c.body(io.NopCloser(bytes.NewReader(make([]byte, size))))); n != size ||
-					err != nil {
+				body := c.body(io.NopCloser(bytes.NewReader(make([]byte, size))))
+				if n, err := io.Copy(io.Discard, body); n != size || err != nil {
 					t.Errorf("%d bytes, %v; want %d", n, err, size)
 				}
 				done <- struct{}{}

@@ -99,8 +99,8 @@ func TestSlowBodyEnds(t *testing.T) {
 			}
 			defer conn.Close()
 			begun := time.Now()
-			if _, err := io.WriteString(conn, "POST /api/v1/nodes HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nx"); err !=
-				nil {
+			const request = "POST /api/v1/nodes HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nx"
+			if _, err := io.WriteString(conn, request); err != nil {
 				t.Fatal(err)
 			}
 			text, err := io.ReadAll(conn)
@@ -110,8 +110,8 @@ func TestSlowBodyEnds(t *testing.T) {
 		})
 }
 
-// TestSlowReaderEnds: a client that takes nothing of a long answer keeps no stream. It does take the header: otherwise a
-// goroutine would wait for a mutex, with which the simulated clock does not go on.
+// TestSlowReaderEnds: a client that takes nothing of a long answer keeps no stream. It does take the header: otherwise
+// a goroutine would wait for a mutex, with which the simulated clock does not go on.
 func TestSlowReaderEnds(t *testing.T) {
 	var took time.Duration
 	inBubble(t, func(w http.ResponseWriter, r *http.Request) {

@@ -1,6 +1,6 @@
-// Package identity knows which pod a token of a service account is of, for the tokens that this device got for its pods.
-// It keeps digests, not tokens. It does not verify tokens: kube-apiserver does that. What is known here decides only
-// which limits a client has, and whose they are.
+// Package identity knows which pod a token of a service account is of, for the tokens that this device got for its
+// pods. It keeps digests, not tokens. It does not verify tokens: kube-apiserver does that. What is known here decides
+// only which limits a client has, and whose they are.
 package identity
 
 import (
@@ -65,10 +65,10 @@ type ref struct {
 	UID  types.UID `json:"uid"`
 }
 
-// Read reads a TokenRequest (authentication.k8s.io/v1) with its token, as the cloud has answered it. Its token is trusted
-// for what it says, since the cloud has made it for this device. forAPI reports whether the token is known to be for
-// kube-apiserver because it names its issuer as audience. That is the default; a cluster can have other audiences
-// (--api-audiences), which tokens that are requested without audiences get.
+// Read reads a TokenRequest (authentication.k8s.io/v1) with its token, as the cloud has answered it. Its token is
+// trusted for what it says, since the cloud has made it for this device. forAPI reports whether the token is known to
+// be for kube-apiserver because it names its issuer as audience. That is the default; a cluster can have other
+// audiences (--api-audiences), which tokens that are requested without audiences get.
 func Read(tokenRequest []byte) (token Token, forAPI bool, err error) {
 	var request struct {
 		Status struct {

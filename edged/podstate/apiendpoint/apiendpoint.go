@@ -1,5 +1,5 @@
-// Package apiendpoint decides which pods use the Kubernetes API that the agent serves on the device, and what these pods
-// are told of it. A container keeps what it was started with.
+// Package apiendpoint decides which pods use the Kubernetes API that the agent serves on the device, and what these
+// pods are told of it. A container keeps what it was started with.
 package apiendpoint
 
 import (
@@ -23,7 +23,8 @@ const (
 	None = "None"
 )
 
-// RootCA is the ConfigMap with the CA of the cluster's API server, and CAKey the key that has it. Each namespace has one.
+// RootCA is the ConfigMap with the CA of the cluster's API server, and CAKey the key that has it. Each namespace has
+// one.
 const (
 	RootCA = "kube-root-ca.crt"
 	CAKey  = "ca.crt"
@@ -66,8 +67,8 @@ func hasToken(volume *v1.ProjectedVolumeSource) bool {
 	})
 }
 
-// Services returns the services of which a pod gets variables: those given, where that of the API server has the address
-// of the endpoint if the pod uses it. It does so also on a device that has not seen that Service.
+// Services returns the services of which a pod gets variables: those given, where that of the API server has the
+// address of the endpoint if the pod uses it. It does so also on a device that has not seen that Service.
 func (e *Endpoint) Services(pod *v1.Pod, services []v1.Service) []v1.Service {
 	if !e.UsedBy(pod) {
 		return services
@@ -103,8 +104,8 @@ func (e *Endpoint) address(clusterIP string) netip.AddrPort {
 	return e.Addresses[0]
 }
 
-// Trusts reports whether a volume of a pod shows the device's CA beside the cluster's: one with a token for the API, of a
-// pod that uses the endpoint.
+// Trusts reports whether a volume of a pod shows the device's CA beside the cluster's: one with a token for the API, of
+// a pod that uses the endpoint.
 func (e *Endpoint) Trusts(pod *v1.Pod, volume *v1.ProjectedVolumeSource) bool {
 	return hasToken(volume) && e.UsedBy(pod)
 }

@@ -48,7 +48,7 @@ func checkEndpoint(c *strict.Checker, path, value string) {
 
 func checkPodEndpoints(c *strict.Checker, path, value string) {
 	if _, err := (&MetaServer{DummyServer: value}).PodAddresses(); err != nil {
-		c.Fail(path, value, "an IP address that pods can reach and a port, such as 169.254.30.10:10550, or one of IPv4 "+
-			"and one of IPv6 with a comma between")
+		c.Fail(path, value, "an IP address that pods can reach and a port, such as 169.254.30.10:10550, or one of "+
+			"IPv4 and one of IPv6 with a comma between")
 	}
 }
