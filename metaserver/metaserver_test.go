@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgecore-io/edgecore/beehive"
+	"github.com/edgecore-io/edgecore/metaserver/forward"
 	"github.com/edgecore-io/edgecore/test/testenv/leak"
 	"github.com/edgecore-io/edgecore/test/testenv/wait"
 )
@@ -143,12 +144,17 @@ type env struct {
 	tokens *tokens
 	token  string
 	client *http.Client
+	old    *http.Client // without HTTP/2
 	base   string
 }
 
-func newEnv(t *testing.T) *env {
+// newEnv makes one. streams is nil for those of the cluster, which is not connected.
+func newEnv(t *testing.T, streams forward.Streams) *env {
 	t.Helper()
 	e := &env{cluster: &cluster{since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}}
+	if streams == nil {
+		streams = e.cluster
+	}
 	token, request := tokenRequest()
 	e.token, e.tokens = token, &tokens{request, make(chan error)}
 	var err error
@@ -158,7 +164,7 @@ func newEnv(t *testing.T) *env {
 		Server:     netip.MustParseAddrPort("127.0.0.1:0"),
 		ClusterIPs: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("10.96.0.1")} },
 		Domain:     "cluster.local",
-		Streams:    e.cluster,
+		Streams:    streams,
 		Tokens:     e.tokens,
 		Pods:       pods{},
 		Now:        time.Now,
@@ -183,13 +189,15 @@ func newEnv(t *testing.T) *env {
 		TLSClientConfig:   &tls.Config{RootCAs: pool, ServerName: "kubernetes.default.svc.cluster.local"},
 		ForceAttemptHTTP2: true,
 	}
-	e.client = &http.Client{Transport: transport}
+	old := &http.Transport{TLSClientConfig: transport.TLSClientConfig.Clone()}
+	e.client, e.old = &http.Client{Transport: transport}, &http.Client{Transport: old}
 	t.Cleanup(func() {
 		stop()
 		if err := wait.Receive(t, "the end of the bus", ended); err != nil {
 			t.Error(err)
 		}
 		transport.CloseIdleConnections()
+		old.CloseIdleConnections()
 	})
 	e.await(t)
 	return e
@@ -210,12 +218,26 @@ func (e *env) await(t *testing.T) {
 
 func (e *env) get(t *testing.T, path string) *http.Response {
 	t.Helper()
-	r, err := http.NewRequestWithContext(wait.Context(t), "GET", e.base+path, nil)
+	return e.do(t, "GET", path, "")
+}
+
+// do sends a request of the pod. An upgrade goes over HTTP/1.1, as clients do it.
+func (e *env) do(t *testing.T, method, path, body string, headers ...string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(wait.Context(t), method, e.base+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Header.Set("Authorization", "Bearer "+e.token)
-	resp, err := e.client.Do(r)
+	r.Header.Set("User-Agent", "kubectl")
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	client := e.client
+	if len(headers) > 0 {
+		client = e.old
+	}
+	resp, err := client.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,10 +245,19 @@ func (e *env) get(t *testing.T, path string) *http.Response {
 	return resp
 }
 
+func read(t *testing.T, resp *http.Response) string {
+	t.Helper()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // TestThroughACut: requests are answered by the cluster, by 503 while there is no link, and by the cluster again. A
 // watch ends with the link.
 func TestThroughACut(t *testing.T) {
-	e := newEnv(t)
+	e := newEnv(t, nil)
 	api := func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+e.token {
 			t.Errorf("Authorization = %q, want that of the pod", r.Header.Get("Authorization"))
@@ -268,7 +299,7 @@ func TestThroughACut(t *testing.T) {
 
 // TestRestarts: when a part fails, the bus runs the module again, and clients are served as before.
 func TestRestarts(t *testing.T) {
-	e := newEnv(t)
+	e := newEnv(t, nil)
 	e.connect(t, func(http.ResponseWriter, *http.Request) {})
 	first := e.base
 	e.tokens.fail <- errors.New("the store is gone")
@@ -283,7 +314,7 @@ func TestRestarts(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	e := newEnv(t)
+	e := newEnv(t, nil)
 	got := e.server.Report()
 	if len(got.Served) != 1 || got.CertificateUntil.Before(time.Now()) || got.Tokens != 1 || len(got.Clients) != 0 {
 		t.Errorf("report %+v, want an address, a certificate that is valid, a token and no clients", got)
@@ -295,7 +326,7 @@ func TestReport(t *testing.T) {
 
 // TestSink: only tokens for kube-apiserver are known.
 func TestSink(t *testing.T) {
-	e := newEnv(t)
+	e := newEnv(t, nil)
 	s := sink{e.server.tokens}
 	token, request := tokenRequest()
 	s.Removed("row")
@@ -313,7 +344,7 @@ func TestSink(t *testing.T) {
 
 // TestHealthWithoutLink: probes of the endpoint are about the endpoint.
 func TestHealthWithoutLink(t *testing.T) {
-	e := newEnv(t)
+	e := newEnv(t, nil)
 	w := httptest.NewRecorder()
 	e.server.endpoint.ServeHTTP(w, httptest.NewRequest("GET", "/livez", nil))
 	if w.Code != 200 || w.Body.String() != "ok" {
