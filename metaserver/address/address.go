@@ -1,14 +1,15 @@
 // Package address keeps the address of the API endpoint on the loopback interface, so that pods reach the endpoint at
 // the same address on each device, whatever its network is.
 //
-// The address has the scope host: the kernel does not choose it as the source address of other connections. A device
-// that ran KubeEdge has it on the interface edge-dummy0, where it stays.
+// The kernel does not choose the address as the source address of other connections: it has the scope host with IPv4,
+// and is deprecated with IPv6. A device that ran KubeEdge has it on the interface edge-dummy0, where it stays.
 package address
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -106,6 +107,9 @@ func change(kind, flags int, addr netip.Addr, index int) error {
 	req.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, addr.AsSlice()))
 	if addr.Is4() {
 		req.AddData(nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(label)))
+	} else {
+		forever := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Valid: math.MaxUint32}}
+		req.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, forever.Serialize()))
 	}
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	return err

@@ -2,6 +2,7 @@ package address
 
 import (
 	"context"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -98,8 +99,13 @@ func TestAddressComesAndGoes(t *testing.T) {
 			t.Fatalf("lo has %v, want %v", ours, endpoints())
 		}
 		for _, a := range ours {
-			if ones, bits := a.Mask.Size(); ones != bits || a.IP.To4() != nil && a.Scope != unix.RT_SCOPE_HOST {
-				t.Errorf("%v has scope %d, want a whole address of scope host", a, a.Scope)
+			source := a.Scope != unix.RT_SCOPE_HOST
+			if a.IP.To4() == nil {
+				source = a.Flags&unix.IFA_F_DEPRECATED == 0
+			}
+			if ones, bits := a.Mask.Size(); ones != bits || source || a.ValidLft != math.MaxUint32 {
+				t.Errorf("%v has scope %d, flags %x, valid for %d s; want a whole address for ever, and of no other "+
+					"connections", a, a.Scope, a.Flags, a.ValidLft)
 			}
 		}
 		for _, addr := range endpoints() {
