@@ -11,7 +11,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/metaserver/apirequest"
@@ -25,17 +24,6 @@ const (
 
 // Unauthorized is 401, with the words of kube-apiserver.
 func Unauthorized() *metav1.Status { return status(apierrors.NewUnauthorized("Unauthorized")) }
-
-// Forbidden is 403.
-func Forbidden(info *apirequest.Info, why string) *metav1.Status {
-	resource := schema.GroupResource{Group: info.Group, Resource: info.Resource}
-	return status(apierrors.NewForbidden(resource, info.Name, fmt.Errorf("%s", why)))
-}
-
-// NotFound is 404 for a path that is not served.
-func NotFound() *metav1.Status {
-	return status(apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, true))
-}
 
 // TooLarge is 413 for a body above a limit.
 func TooLarge(limit int64) *metav1.Status {

@@ -25,8 +25,6 @@ func TestClientsUnderstand(t *testing.T) {
 		says       string
 	}{
 		"unauthorized": {Unauthorized(), 401, apierrors.IsUnauthorized, "", "Unauthorized"},
-		"forbidden":    {Forbidden(&get, "why"), 403, apierrors.IsForbidden, "", `deployments.apps "web" is forbidden: why`},
-		"not found":    {NotFound(), 404, apierrors.IsNotFound, "", "the server could not find the requested resource"},
 		"too large":    {TooLarge(3), 413, apierrors.IsRequestEntityTooLargeError, "", "limit is 3"},
 		"too many": {TooManyRequests("slowly", 1500*time.Millisecond), 429, apierrors.IsTooManyRequests, "2",
 			"slowly"},
