@@ -28,6 +28,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/certs"
+	"github.com/edgecore-io/edgecore/pkg/smallsort"
 )
 
 const (
@@ -65,7 +66,7 @@ func NamesOf(addresses, clusterIPs []netip.Addr, domain string) Names {
 	for i, ip := range n.IPs {
 		n.IPs[i] = ip.Unmap().WithZone("")
 	}
-	slices.SortFunc(n.IPs, netip.Addr.Compare)
+	smallsort.SortFunc(n.IPs, netip.Addr.Compare)
 	n.IPs = slices.DeleteFunc(slices.Compact(n.IPs), func(ip netip.Addr) bool {
 		return !ip.IsValid() || ip.IsUnspecified()
 	})
