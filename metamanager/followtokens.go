@@ -2,6 +2,7 @@ package metamanager
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -12,20 +13,25 @@ import (
 )
 
 // followDelay is how long changes of tokens are collected: pods come with several, and many pods at once.
-const followDelay = 50 * time.Millisecond
+const followDelay = 250 * time.Millisecond
+
+// digest is that of the value of a row.
+type digest [sha256.Size]byte
 
 // FollowTokens calls stored for each token of a service account in the store, with the row that it is in, and whether
-// it was requested without audiences. Whenever tokens may have changed it does so again for all rows, and calls removed
-// for those that are gone. It returns when ctx ends, or with an error if the store cannot be read. Only one caller at a
-// time.
+// it was requested without audiences; then for each that comes or is renewed, and removed for each that goes. It
+// returns when ctx ends, or with an error if the store cannot be read. Only one caller at a time.
 func (m *Module) FollowTokens(
 	ctx context.Context, stored func(row string, tokenRequest []byte, noAudience bool), removed func(row string),
 ) error {
-	for known := map[string]struct{}{}; ; {
-		found := map[string]struct{}{}
+	for known := map[string]digest{}; ; {
+		found := map[string]digest{}
 		err := m.store.Each(ctx, resource.TypeServiceAccountToken, func(row store.Meta) error {
-			found[row.Key] = struct{}{}
-			stored(row.Key, row.Value, tokens.HasNoAudience(row.Key))
+			is := sha256.Sum256(row.Value)
+			if was, ok := known[row.Key]; !ok || was != is {
+				stored(row.Key, row.Value, tokens.HasNoAudience(row.Key))
+			}
+			found[row.Key] = is
 			return nil
 		})
 		switch {

@@ -11,13 +11,15 @@ import (
 
 // followed are the tokens that FollowTokens has reported.
 type followed struct {
-	mu   sync.Mutex
-	rows map[string]bool // whether it has no audience
+	mu    sync.Mutex
+	rows  map[string]bool // whether it has no audience
+	calls int             // of stored
 }
 
 func (f *followed) stored(row string, request []byte, noAudience bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.calls++
 	if strings.Contains(string(request), "boundObjectRef") {
 		f.rows[row] = noAudience
 	}
@@ -69,4 +71,7 @@ func TestFollowTokens(t *testing.T) {
 	await("two tokens that came", 3, 2)
 	e.ok(e.cloud("delete", "default/pod/one", object("default", "one", "u1", "2")))
 	await("the end of those of a pod", 1, 1)
+	if f.calls != 3 {
+		t.Errorf("stored was called %d times, want once for each of 3 tokens", f.calls)
+	}
 }
