@@ -103,7 +103,7 @@ func TestAddressComesAndGoes(t *testing.T) {
 			if a.IP.To4() == nil {
 				source = a.Flags&unix.IFA_F_DEPRECATED == 0
 			}
-			if ones, bits := a.Mask.Size(); ones != bits || source || a.ValidLft != math.MaxUint32 {
+			if ones, bits := a.Mask.Size(); ones != bits || source || uint32(a.ValidLft) != math.MaxUint32 {
 				t.Errorf("%v has scope %d, flags %x, valid for %d s; want a whole address for ever, and of no other "+
 					"connections", a, a.Scope, a.Flags, a.ValidLft)
 			}

@@ -45,11 +45,11 @@ func newSources(pods Pods, refused func()) *sources {
 
 // allows reports whether a connection may be used. local is the address of this machine that it was made to.
 func (s *sources) allows(remote, local netip.Addr) bool {
-	if !remote.IsLoopback() && remote != local && !s.pods.HasAddress(remote) && !s.isOwn(remote) {
+	now := s.now()
+	if !s.rate.Of(remote, now).AllowN(now, 1) { // also before the search among the pods
 		return false
 	}
-	now := s.now()
-	return s.rate.Of(remote, now).AllowN(now, 1)
+	return remote.IsLoopback() || remote == local || s.pods.HasAddress(remote) || s.isOwn(remote)
 }
 
 // isOwn reports whether this machine has an address.
