@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,7 +114,7 @@ func TestSlowBodyEnds(t *testing.T) {
 // TestSlowReaderEnds: a client that takes nothing of a long answer keeps no stream. It does take the header: otherwise
 // a goroutine would wait for a mutex, with which the simulated clock does not go on.
 func TestSlowReaderEnds(t *testing.T) {
-	var took time.Duration
+	var lasted atomic.Int64
 	inBubble(t, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
 		time.Sleep(time.Second) // the proxy's own goroutine has sent the header
@@ -123,7 +124,7 @@ func TestSlowReaderEnds(t *testing.T) {
 				break
 			}
 		}
-		took = time.Since(begun)
+		lasted.Store(int64(time.Since(begun)))
 	}, func(device *pipes) {
 		conn, err := device.Open(t.Context())
 		if err != nil {
@@ -137,7 +138,7 @@ func TestSlowReaderEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		if took < writeTime || took > 2*writeTime {
+		if took := time.Duration(lasted.Load()); took < writeTime || took > 2*writeTime {
 			t.Errorf("the request ended after %v, want %v", took, writeTime)
 		}
 	})
