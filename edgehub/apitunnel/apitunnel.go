@@ -9,7 +9,8 @@
 //     cause until the next attempt, 1 to 60 s later.
 //   - A connection that carries nothing any more is noticed within 80 s while it has a stream: it ends when a ping is
 //     not answered, or when the link has been lost for longer than a link may be silent. A shorter loss of the link
-//     does not end it, and it carries new streams meanwhile.
+//     does not end it, and it carries new streams meanwhile; a ping when the link is back finds out within 20 s whether
+//     the connection is.
 //
 // Run owns all goroutines, and ends with its context.
 package apitunnel
@@ -95,6 +96,8 @@ type connection struct {
 	streams int
 	// idle is when the last stream ended, pinged when a ping was answered last.
 	idle, pinged time.Time
+	// suspect: the link was lost and is back, perhaps over another network.
+	suspect bool
 }
 
 // New makes a tunnel that connects with dial (wire.DialAPI), which should end within a minute.
@@ -120,12 +123,15 @@ func (t *Tunnel) setLink(l link) {
 	t.link = l
 	if l.up {
 		t.failure = nil // the network may have changed
+		if t.conn != nil {
+			t.conn.suspect = true
+		}
 	}
-	t.announce()
+	t.announceChange()
 }
 
-// announce wakes those that wait for a change. t.mu is held.
-func (t *Tunnel) announce() {
+// announceChange wakes those that wait for a change. t.mu is held.
+func (t *Tunnel) announceChange() {
 	close(t.changed)
 	t.changed = make(chan struct{})
 	t.moved.Notify()
@@ -143,7 +149,7 @@ func (t *Tunnel) Connected() (connected bool, since time.Time) {
 // context's, or why the last attempt to connect has failed.
 func (t *Tunnel) Open(ctx context.Context) (net.Conn, error) {
 	for {
-		c, wait, err := t.take()
+		c, wait, err := t.takeStream()
 		if err != nil {
 			return nil, err
 		}
@@ -157,18 +163,18 @@ func (t *Tunnel) Open(ctx context.Context) (net.Conn, error) {
 		}
 		s, err := c.Open(ctx)
 		if err == nil {
-			return &stream{Conn: s, release: sync.OnceFunc(func() { t.release(c) })}, nil
+			return &stream{Conn: s, release: sync.OnceFunc(func() { t.releaseStream(c) })}, nil
 		}
-		t.release(c)
+		t.releaseStream(c)
 		if ctx.Err() != nil || errors.Is(err, tunnel.ErrAPIStreams) {
 			return nil, err
 		}
-		t.drop(c) // it has ended
+		t.forgetConnection(c) // it has ended
 	}
 }
 
-// take counts a stream of the connection. Without one, it asks Run for it; wait is closed when there is news.
-func (t *Tunnel) take() (c *connection, wait <-chan struct{}, _ error) {
+// takeStream counts a stream of the connection. Without one, it asks Run for it; wait is closed when there is news.
+func (t *Tunnel) takeStream() (c *connection, wait <-chan struct{}, _ error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -189,8 +195,8 @@ func (t *Tunnel) take() (c *connection, wait <-chan struct{}, _ error) {
 	return nil, t.changed, nil
 }
 
-// release counts the end of a stream.
-func (t *Tunnel) release(c *connection) {
+// releaseStream counts the end of a stream.
+func (t *Tunnel) releaseStream(c *connection) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.streams--; c.streams == 0 {
@@ -199,8 +205,8 @@ func (t *Tunnel) release(c *connection) {
 	t.moved.Notify()
 }
 
-// drop forgets a connection. It does nothing if another one has replaced it.
-func (t *Tunnel) drop(c *connection) {
+// forgetConnection forgets a connection. It does nothing if another one has replaced it.
+func (t *Tunnel) forgetConnection(c *connection) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.conn == c {
@@ -210,7 +216,7 @@ func (t *Tunnel) drop(c *connection) {
 
 // Run makes and keeps connections until ctx ends.
 func (t *Tunnel) Run(ctx context.Context) {
-	defer t.end()
+	defer t.refuseStreams()
 	b := retry.NewSpread(backoffMin, backoffMax)
 	for {
 		select {
@@ -232,7 +238,7 @@ func (t *Tunnel) Run(ctx context.Context) {
 		t.attempted(c, nil, 0)
 		began := time.Now()
 		klog.V(2).InfoS("Connected to the Kubernetes API through the cloud")
-		t.keep(ctx, c)
+		t.keepConnection(ctx, c)
 		_ = c.Close()
 		klog.V(2).InfoS("Connection to the Kubernetes API through the cloud closed",
 			"after", time.Since(began).Round(time.Second))
@@ -241,7 +247,7 @@ func (t *Tunnel) Run(ctx context.Context) {
 			continue
 		}
 		b.Reset()
-		t.drop(c)
+		t.forgetConnection(c)
 	}
 }
 
@@ -275,24 +281,24 @@ func (t *Tunnel) attempted(c *connection, err error, pause time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.conn, t.failure, t.retry = c, err, time.Now().Add(pause)
-	t.announce()
+	t.announceChange()
 }
 
-// end lets nobody wait any more.
-func (t *Tunnel) end() {
+// refuseStreams makes Open fail, also for those that wait.
+func (t *Tunnel) refuseStreams() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended = true
-	t.announce()
+	t.announceChange()
 }
 
-// keep returns when a connection has ended, or should: then it carries no new stream.
-func (t *Tunnel) keep(ctx context.Context, c *connection) {
+// keepConnection returns when a connection has ended, or should: then it carries no new stream.
+func (t *Tunnel) keepConnection(ctx context.Context, c *connection) {
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })() // it also ends a ping
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		what, at := t.next(c)
+		what, at := t.nextAction(c)
 		switch what {
 		case end:
 			return
@@ -318,11 +324,11 @@ func (t *Tunnel) keep(ctx context.Context, c *connection) {
 func (t *Tunnel) pinged(c *connection) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c.pinged = time.Now()
+	c.pinged, c.suspect = time.Now(), false
 }
 
-// next decides what to do with a connection. It is dropped at the same moment if it should end.
-func (t *Tunnel) next(c *connection) (action, time.Time) {
+// nextAction decides what to do with a connection. It is dropped at the same moment if it should end.
+func (t *Tunnel) nextAction(c *connection) (action, time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	what, at := decide(t.link, *c, time.Now())
@@ -360,7 +366,7 @@ func decide(l link, c connection, now time.Time) (action, time.Time) {
 			return wait, lost
 		}
 	}
-	if c.streams > 0 && !now.Before(at) {
+	if c.suspect || c.streams > 0 && !now.Before(at) {
 		return ping, at
 	}
 	return wait, at

@@ -298,6 +298,27 @@ func TestDeadConnection(t *testing.T) {
 	})
 }
 
+// TestOtherNetwork: a connection that is dead when the link is back is noticed soon.
+func TestOtherNetwork(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *cloud, tun *Tunnel) {
+		tun.LinkUp(true)
+		s := echo(t, tun)
+		c.mu.Lock()
+		c.lastConn.stopped.Store(true)
+		c.mu.Unlock()
+		tun.LinkDown(silence)
+		time.Sleep(time.Second)
+		tun.LinkUp(true)
+		began := time.Now()
+		_, err := s.Read(make([]byte, 1))
+		if after := time.Since(began); err == nil || after > 20*time.Second {
+			t.Errorf("Read = %v after %v, want an error within 20 s", err, after)
+		}
+		_ = s.Close()
+		echo(t, tun).Close()
+	})
+}
+
 // TestTooManyStreams: a node has no more streams than it may, and closing one makes room.
 func TestTooManyStreams(t *testing.T) {
 	inBubble(t, func(t *testing.T, _ *cloud, tun *Tunnel) {
@@ -334,6 +355,7 @@ func TestDecide(t *testing.T) {
 		"idle for long":           {up, connection{idle: ago(idleTime)}, end, 0},
 		"used":                    {up, used(time.Second), wait, tunnel.APIPing - time.Second},
 		"used for long":           {up, used(tunnel.APIPing), ping, 0},
+		"link is back":            {up, connection{idle: ago(0), suspect: true}, ping, 0},
 		"link lost":               {down(time.Second), used(0), wait, silence - time.Second},
 		"link lost, ping is due":  {down(time.Second), used(tunnel.APIPing), ping, 0},
 		"link lost for long":      {down(silence), used(0), end, 0},

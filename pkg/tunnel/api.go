@@ -131,7 +131,7 @@ func NewAPIAcceptor(conn net.Conn, m *shares.Memory) (*APIAcceptor, error) {
 
 // Serve hands each stream to handle, until the connection ends. handle owns the stream, and must not block.
 func (a *APIAcceptor) Serve(handle func(net.Conn)) error {
-	defer a.shut()
+	defer a.closeAndWait()
 	for {
 		accepted, err := a.session.AcceptStream()
 		if err != nil {

@@ -125,8 +125,8 @@ func (e *cloudEnd) Evict() {
 	e.conn.evict() // the session ends when reading fails
 }
 
-// shut ends the session, and waits for what it needs.
-func (e *cloudEnd) shut() {
+// closeAndWait ends the session, and waits for what it needs.
+func (e *cloudEnd) closeAndWait() {
 	_ = e.session.Close()
 	e.resets.Wait()
 	e.unread.closeAll()
@@ -181,7 +181,7 @@ var ErrStream = errors.New("the node has opened a stream, which only the cloud m
 // Run serves the tunnel until it ends. Its error is ErrStream, shares.ErrUnread, or why the connection has ended.
 func (o *Opener) Run() error {
 	defer o.end()
-	defer o.shut()
+	defer o.closeAndWait()
 	stream, err := o.session.AcceptStream()
 	if err != nil {
 		return err

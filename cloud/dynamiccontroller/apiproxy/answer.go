@@ -32,8 +32,8 @@ func newCompressors() *compressors {
 	return &compressors{budget: shares.NewBudget[string](allCompressors, nodeCompressors)}
 }
 
-// take returns a compressor for a node, or nil if there is none left.
-func (c *compressors) take(node string, to io.Writer) *gzip.Writer {
+// takeWriter returns a compressor for a node, or nil if there is none left.
+func (c *compressors) takeWriter(node string, to io.Writer) *gzip.Writer {
 	if !c.budget.Take(node, 1) {
 		return nil
 	}
@@ -45,8 +45,8 @@ func (c *compressors) take(node string, to io.Writer) *gzip.Writer {
 	return w
 }
 
-// put takes a compressor back.
-func (c *compressors) put(node string, w *gzip.Writer) {
+// returnWriter takes a compressor back.
+func (c *compressors) returnWriter(node string, w *gzip.Writer) {
 	w.Reset(io.Discard)
 	c.pool.Put(w)
 	c.budget.Return(node, 1)
@@ -103,7 +103,7 @@ func (a *answer) WriteHeader(code int) {
 		header.Get("Content-Range") == "" && isJSON(header.Get("Content-Type"))
 	length, err := strconv.ParseInt(header.Get("Content-Length"), 10, 64)
 	if !a.compress || err == nil {
-		a.decide(err == nil && length >= compressFrom)
+		a.decideEncoding(err == nil && length >= compressFrom)
 	}
 }
 
@@ -113,11 +113,11 @@ func isJSON(contentType string) bool {
 	return strings.TrimSpace(name) == "application/json"
 }
 
-// decide passes the header on.
-func (a *answer) decide(large bool) {
+// decideEncoding passes the header on.
+func (a *answer) decideEncoding(large bool) {
 	a.decided = true
 	if a.compress && large {
-		a.gzip = a.gzips.take(a.node, a.ResponseWriter)
+		a.gzip = a.gzips.takeWriter(a.node, a.ResponseWriter)
 	}
 	if a.gzip != nil {
 		header := a.Header()
@@ -134,7 +134,7 @@ func (a *answer) Write(p []byte) (int, error) {
 		a.WriteHeader(http.StatusOK)
 	}
 	if !a.decided {
-		a.decide(len(p) >= compressFrom)
+		a.decideEncoding(len(p) >= compressFrom)
 	}
 	if a.gzip != nil {
 		return a.gzip.Write(p)
@@ -161,7 +161,7 @@ func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 // finish writes what is left of a complete answer.
 func (a *answer) finish() error {
 	if a.code > 0 && !a.decided {
-		a.decide(false)
+		a.decideEncoding(false)
 	}
 	if a.gzip != nil {
 		return a.gzip.Close()
@@ -169,10 +169,10 @@ func (a *answer) finish() error {
 	return nil
 }
 
-// release returns the compressor, also of an answer that is not complete.
-func (a *answer) release() {
+// releaseWriter returns the compressor, also of an answer that is not complete.
+func (a *answer) releaseWriter() {
 	if a.gzip != nil {
-		a.gzips.put(a.node, a.gzip)
+		a.gzips.returnWriter(a.node, a.gzip)
 		a.gzip = nil
 	}
 }

@@ -120,7 +120,9 @@ func New(o Options) (*Proxy, error) {
 }
 
 // ServeStream implements cloudhub.API. It waits only for other streams to be accepted.
-func (p *Proxy) ServeStream(node string, stream net.Conn) { p.streams.add(nodeConn{stream, node}) }
+func (p *Proxy) ServeStream(node string, stream net.Conn) {
+	p.streams.addStream(nodeConn{stream, node})
+}
 
 // Run forwards requests until ctx ends, and ends those that are under way.
 func (p *Proxy) Run(ctx context.Context) error {
@@ -135,9 +137,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 		},
 		ErrorLog: log.New(io.Discard, "", 0), // any node can cause them
 	}
-	defer p.transports.close()
+	defer p.transports.closeIdle()
 	defer p.handlers.Wait()
-	defer p.stop()
+	defer p.refuseRequests()
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	err := server.Serve(p.streams)
 	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
@@ -146,15 +148,15 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return fmt.Errorf("serve nodes' requests to the Kubernetes API: %w", err)
 }
 
-// stop lets no request begin any more.
-func (p *Proxy) stop() {
+// refuseRequests lets no request begin any more.
+func (p *Proxy) refuseRequests() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closing = true
 }
 
-// begin reports whether a request may begin; the caller calls handlers.Done.
-func (p *Proxy) begin() bool {
+// beginRequest reports whether a request may begin; the caller calls handlers.Done.
+func (p *Proxy) beginRequest() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.closing {
@@ -173,7 +175,7 @@ func nodeOf(ctx context.Context) string {
 
 // serve answers a request.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
-	if !p.begin() {
+	if !p.beginRequest() {
 		panic(http.ErrAbortHandler)
 	}
 	defer p.handlers.Done()
@@ -184,7 +186,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 			p.answered.WithLabelValues(strconv.Itoa(a.code)).Inc()
 		}
 	}()
-	defer a.release()
+	defer a.releaseWriter()
 	if refused := check(r); refused != nil {
 		writeStatus(a, refused, 0)
 		return
@@ -297,7 +299,7 @@ func (t transports) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.all.RoundTrip(r)
 }
 
-func (t transports) close() {
+func (t transports) closeIdle() {
 	t.all.CloseIdleConnections()
 	t.upgrade.CloseIdleConnections()
 }
@@ -327,8 +329,8 @@ func newStreamListener() *streamListener {
 	return &streamListener{added: make(chan net.Conn), closed: make(chan struct{})}
 }
 
-// add hands a stream over, or closes it if the listener is closed.
-func (l *streamListener) add(c net.Conn) {
+// addStream hands a stream over, or closes it if the listener is closed.
+func (l *streamListener) addStream(c net.Conn) {
 	select {
 	case l.added <- c:
 	case <-l.closed:

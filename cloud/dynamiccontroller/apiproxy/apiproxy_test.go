@@ -531,7 +531,7 @@ func TestUnreachable(t *testing.T) {
 	answer, body = e.do(e.request(http.MethodDelete, "/api/v1/namespaces/a/pods/x", nil))
 	wantStatus(t, answer, body, 504, metav1.StatusReasonTimeout, "")
 	e.api.Close()
-	e.proxy.transports.close() // or a request is sent on a connection whose end is not known yet
+	e.proxy.transports.closeIdle() // or a request is sent on a connection whose end is not known yet
 	answer, body = e.do(e.request(http.MethodPost, "/api/v1/namespaces/a/pods", strings.NewReader("{}")))
 	wantStatus(t, answer, body, 503, metav1.StatusReasonServiceUnavailable, "1")
 }
