@@ -224,11 +224,19 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	}
 	// A client that names Authorization as a header of the connection is not anonymous.
 	header["Authorization"] = r.In.Header["Authorization"]
-	agent := "edgecore/" + nodeOf(r.In.Context())
-	if own := r.In.Header.Get("User-Agent"); own != "" {
-		agent = own + " " + agent
+	header.Set("User-Agent", userAgent(r.In.Header.Get("User-Agent"), nodeOf(r.In.Context())))
+}
+
+// userAgent adds the node's name to a client's User-Agent. What is before the first slash stays as it is: kube-apiserver
+// takes it for the name of the manager of the fields that the client writes. A client without a name gets none.
+func userAgent(own, node string) string {
+	switch {
+	case own == "":
+		return ""
+	case !strings.Contains(own, "/"):
+		own += "/unknown"
 	}
-	header.Set("User-Agent", agent)
+	return own + " edgecore/" + node
 }
 
 // ofOthers reports whether a header speaks for someone else than the client.

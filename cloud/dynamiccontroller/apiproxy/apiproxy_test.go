@@ -320,8 +320,8 @@ func TestHeaders(t *testing.T) {
 	r = e.request(http.MethodGet, "/version", nil)
 	r.Header["User-Agent"] = nil
 	e.do(r)
-	if got := e.requests()[1].Header.Get("User-Agent"); got != "edgecore/"+node {
-		t.Errorf("User-Agent %q of a client that sends none, want the node alone", got)
+	if got := e.requests()[1].Header.Values("User-Agent"); len(got) > 0 {
+		t.Errorf("User-Agent %q of a client that sends none, want none", got)
 	}
 }
 
@@ -676,5 +676,18 @@ func TestUnreadAnswers(t *testing.T) {
 	}
 	for _, s := range streams {
 		_ = s.Close()
+	}
+}
+
+// TestUserAgent: the name before the slash, which kube-apiserver takes for the manager of fields, stays as it is.
+func TestUserAgent(t *testing.T) {
+	for own, want := range map[string]string{
+		"":                      "",
+		"kubectl/v1.36 (linux)": "kubectl/v1.36 (linux) edgecore/edge-1",
+		"operator":              "operator/unknown edgecore/edge-1",
+	} {
+		if got := userAgent(own, node); got != want {
+			t.Errorf("userAgent(%q) = %q, want %q", own, got, want)
+		}
 	}
 }
