@@ -81,7 +81,7 @@ var promises = []promise{
 		test: "TestTunnel/verbs",
 		rows: []string{"logs", "exec"},
 	},
-	{"what compares answers with kube-apiserver's finds each planted fault", "./test/edgeapi", "TestTwin", nil},
+	{"pods have the Kubernetes API of the device, which answers as kube-apiserver", "./test/edgeapi", "TestTwin", nil},
 	{"the kubelet's API answers only who may ask", "./test/kubeletapi", "TestKubeletAPI", nil},
 	{"logs are bounded, and a shutdown ends pods in good order", "./test/service", "TestService", nil},
 	{"the cluster sees the state of the node", "./test/node", "TestNode", nil},

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"flag"
 	"net/http"
+	"os"
 	"slices"
 	"testing"
 
@@ -15,9 +16,11 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/edgecore-io/edgecore/pkg/apis/cloudcore/v1alpha1"
 	"github.com/edgecore-io/edgecore/test/edgeapi/twin"
 	"github.com/edgecore-io/edgecore/test/testenv/env"
 	"github.com/edgecore-io/edgecore/test/testenv/kube"
+	"github.com/edgecore-io/edgecore/test/testenv/programs"
 )
 
 var (
@@ -28,16 +31,30 @@ var (
 // account is the service account whose token both sides use.
 const account = "twin"
 
+var built = programs.Flags()
+
+func TestMain(m *testing.M) { os.Exit(built.Run(m)) }
+
 // fixture is a cluster with what requests are about.
 type fixture struct {
-	*kube.Cluster
+	*env.Cluster
 	token string
 }
 
 func start(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{Cluster: kube.Start(t, kube.Options{APIServerFlags: []string{"--feature-gates=WatchList=true"}})}
-	ctx, core := t.Context(), f.Client().CoreV1()
+	f := &fixture{Cluster: env.StartCluster(t, built, env.ClusterOptions{
+		Address: v1alpha1.HostIP(),
+		Kube: kube.Options{
+			ControllerManager: true,
+			APIServerFlags:    []string{"--kubelet-preferred-address-types=InternalIP"}, // no name of a node is known
+		},
+		Modules: map[string]any{
+			"dynamicController": map[string]any{"enable": true},
+			"cloudStream":       map[string]any{"tunnel": v1alpha1.TunnelAuto},
+		},
+	})}
+	ctx, core := t.Context(), f.API.CoreV1()
 	for _, name := range []string{twin.Shared, "twin-a", "twin-b"} {
 		_, err := core.Namespaces().Create(ctx, &v1.Namespace{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -66,7 +83,7 @@ func start(t *testing.T) *fixture {
 // allow gives the account its rights: what the requests write, and some of what they read.
 func (f *fixture) allow(t *testing.T) {
 	t.Helper()
-	ctx, rbac := t.Context(), f.Client().RbacV1()
+	ctx, rbac := t.Context(), f.API.RbacV1()
 	all := []string{"*"}
 	for namespace, rules := range map[string][]rbacv1.PolicyRule{
 		"": {
@@ -109,22 +126,35 @@ func (f *fixture) allow(t *testing.T) {
 	}
 }
 
-// side is kube-apiserver itself, for what is written in a namespace.
-func (f *fixture) side(t *testing.T, name, namespace string) twin.Side {
+// side is a server of the API, for what is written in a namespace.
+func side(t *testing.T, name, url string, ca []byte, namespace, token string) twin.Side {
 	t.Helper()
 	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(f.CA()) {
-		t.Fatal("the cluster's CA cannot be read")
+	if !roots.AppendCertsFromPEM(ca) {
+		t.Fatalf("the CA of %s cannot be read", name)
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
 	t.Cleanup(transport.CloseIdleConnections)
 	return twin.Side{
 		Name:      name,
-		URL:       f.URL(),
+		URL:       url,
 		Namespace: namespace,
-		Token:     f.token,
+		Token:     token,
 		Client:    &http.Client{Transport: transport},
 	}
+}
+
+// cluster is kube-apiserver itself.
+func (f *fixture) cluster(t *testing.T, namespace string) twin.Side {
+	t.Helper()
+	return side(t, "kube-apiserver", f.Kube.URL(), f.Kube.CA(), namespace, f.token)
+}
+
+// isDeclared reports whether the endpoint may answer differently: it takes no anonymous requests, where kube-apiserver
+// answers 403 in the name of system:anonymous.
+func isDeclared(r twin.Request, cluster, endpoint *twin.Answer) bool {
+	return (r.Kind == "a password" || r.Kind == "no credentials") &&
+		cluster.Code == http.StatusForbidden && endpoint.Code == http.StatusUnauthorized
 }
 
 func report(t *testing.T, differences []twin.Difference) {
@@ -138,7 +168,8 @@ func report(t *testing.T, differences []twin.Difference) {
 	}
 }
 
-// TestTwin: the comparison finds no difference where there is none, and each fault that is planted.
+// TestTwin: with the token of a pod, the endpoint of its device answers as kube-apiserver does. The comparison finds no
+// difference where there is none, and each fault that is planted.
 func TestTwin(t *testing.T) {
 	f := start(t)
 	n := 500
@@ -146,15 +177,22 @@ func TestTwin(t *testing.T) {
 		n = 20000
 	}
 	requests := twin.Requests(*seed, n)
-	cluster := f.side(t, "kube-apiserver", "twin-a")
+	cluster := f.cluster(t, "twin-a")
+	t.Run("endpoint", func(t *testing.T) {
+		d := f.startDevice(t)
+		report(t, twin.Compare(t.Context(), d.cluster, d.endpoint, requests, isDeclared))
+		t.Run("kubectl", d.kubectl)
+		t.Run("offline", func(t *testing.T) { d.offline(t, f) })
+	})
 	t.Run("kube-apiserver", func(t *testing.T) {
-		report(t, twin.Compare(t.Context(), cluster, f.side(t, "kube-apiserver again", "twin-b"), requests, nil))
+		requests := twin.Requests(*seed+1, 100)
+		report(t, twin.Compare(t.Context(), cluster, f.cluster(t, "twin-b"), requests, nil))
 	})
 	t.Run("planted", func(t *testing.T) {
 		for i, fault := range faults {
 			t.Run(fault.name, func(t *testing.T) {
 				// Their own seed gives them names that nobody has used.
-				requests := ofKind(*seed+uint64(i)+1, fault.kind)
+				requests := ofKind(*seed+uint64(i)+2, fault.kind)
 				if len(requests) == 0 {
 					t.Fatalf("no request is of kind %q", fault.kind)
 				}

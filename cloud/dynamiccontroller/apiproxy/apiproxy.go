@@ -227,8 +227,9 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	header.Set("User-Agent", userAgent(r.In.Header.Get("User-Agent"), nodeOf(r.In.Context())))
 }
 
-// userAgent adds the node's name to a client's User-Agent. What is before the first slash stays as it is: kube-apiserver
-// takes it for the name of the manager of the fields that the client writes. A client without a name gets none.
+// userAgent adds the node's name to a client's User-Agent. What is before the first slash stays as it is:
+// kube-apiserver takes it for the name of the manager of the fields that the client writes. A client without a name
+// gets none.
 func userAgent(own, node string) string {
 	switch {
 	case own == "":

@@ -154,7 +154,7 @@ var kinds = []kind{
 	plain("watch, from the beginning", watch(shared+"/configmaps?watch=true&timeoutSeconds=1", 5)),
 	plain("watch, end", watch(shared+"/configmaps?watch=true&timeoutSeconds=1&labelSelector=tier%3Dnone", 1)),
 	plain("watch, initial events", watch(shared+"/configmaps?watch=true&timeoutSeconds=1&sendInitialEvents=true"+
-		"&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan", 6)),
+		"&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&labelSelector=tier", 5)),
 	plain("watch, initial events without a match", watch(shared+"/configmaps?watch=true&sendInitialEvents=true", 1)),
 	plain("watch, metadata", watch(shared+"/configmaps?watch=true&timeoutSeconds=1", 5, "Accept", partial)),
 	plain("watch, a version that is no number", watch(shared+"/configmaps?watch=true&resourceVersion=none", 1)),
@@ -281,6 +281,7 @@ var kinds = []kind{
 		`{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":`+
 			`{"verb":"list","resource":"secrets"}}}`)),
 	plain("a token that is none", get(shared+"/configmaps", "Authorization", "Bearer nonsense")),
+	plain("no credentials", get(shared+"/configmaps", "Authorization", "")),
 	plain("a password", get(shared+"/configmaps", "Authorization", "Basic YTpi")),
 	plain("not compressed", get(shared+"/configmaps", "Accept-Encoding", "identity")),
 	plain("exec without an upgrade", one(http.MethodPost, shared+"/pods/none/exec?command=true&stdout=true", "")),

@@ -58,9 +58,10 @@ type Answer struct {
 	Body any
 }
 
-// comparedHeaders are the headers that clients act on.
+// comparedHeaders are the headers that clients act on. Content-Encoding and Vary are not: an endpoint may compress
+// other answers than kube-apiserver does.
 var comparedHeaders = []string{
-	"Content-Type", "Retry-After", "Warning", "Www-Authenticate", "Allow", "Location", "Cache-Control", "Vary", "Etag",
+	"Content-Type", "Retry-After", "Warning", "Www-Authenticate", "Allow", "Location", "Cache-Control", "Etag",
 	"Transfer-Encoding", "X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid",
 }
 

@@ -46,6 +46,8 @@ type Options struct {
 	EdgeHub map[string]any
 	// EventBus are keys of modules.eventBus; nil is no MQTT.
 	EventBus map[string]any
+	// MetaServer are keys of modules.metaManager.metaServer; nil is no endpoint of the Kubernetes API.
+	MetaServer map[string]any
 	// EdgeStream are keys of modules.edgeStream; nil is none.
 	EdgeStream map[string]any
 	// Env is the environment; nil is that of this process.
@@ -142,6 +144,9 @@ func (a *Agent) writeConfig() error {
 	modules := map[string]any{
 		"edgeHub": hub, "edged": edged, "deviceTwin": map[string]any{"dmiSockPath": filepath.Dir(a.DMISocket())},
 		"eventBus": eventBus,
+	}
+	if a.MetaServer != nil {
+		modules["metaManager"] = map[string]any{"metaServer": a.MetaServer}
 	}
 	if a.EdgeStream != nil {
 		modules["edgeStream"] = a.EdgeStream
