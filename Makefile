@@ -7,7 +7,7 @@ PKG     := github.com/edgecore-io/edgecore
 TAGS    := osusergo,netgo,sqlite_omit_load_extension,grpcnotrace
 LDFLAGS := -s -w -X $(PKG)/pkg/version.version=$(VERSION) -X $(PKG)/pkg/version.commit=$(COMMIT)
 # As hack/release builds edgecore: SQLite, its C part, is hardened. cloudcore has no C part.
-HARDEN  := CGO_CFLAGS="-O2 -ffunction-sections -fdata-sections -fstack-protector-strong -D_FORTIFY_SOURCE=2 -DSQLITE_OMIT_JSON -Wp,-USQLITE_ENABLE_FTS3,-USQLITE_ENABLE_FTS3_PARENTHESIS,-USQLITE_ENABLE_RTREE"
+HARDEN  := CGO_CFLAGS="-Os -ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables -fstack-protector-strong -D_FORTIFY_SOURCE=2 -DSQLITE_OMIT_JSON -Wp,-USQLITE_ENABLE_FTS3,-USQLITE_ENABLE_FTS3_PARENTHESIS,-USQLITE_ENABLE_RTREE"
 RELRO   := -linkmode external -extldflags '-Wl,--gc-sections,-z,relro,-z,now'
 BUILD   := go build -trimpath -tags $(TAGS) -ldflags "$(LDFLAGS)"
 SUITE   := go run ./hack/suite

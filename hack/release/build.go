@@ -21,9 +21,12 @@ const (
 	// of anonymous memory, a quarter of what an idle agent has. What the store does not use of SQLite is left out: the
 	// functions for JSON, and full-text search and R-trees (0.17 MB). Go's package for SQLite defines the macros of
 	// these after CGO_CFLAGS; what -Wp passes on counts last. Each C function is in a section of its own, so that the
-	// linker leaves out those that nothing calls (0.06 MB).
-	cFlags = "-O2 -ffunction-sections -fdata-sections -fstack-protector-strong -D_FORTIFY_SOURCE=2 " +
-		"-DSQLITE_OMIT_JSON -Wp,-USQLITE_ENABLE_FTS3,-USQLITE_ENABLE_FTS3_PARENTHESIS,-USQLITE_ENABLE_RTREE"
+	// linker leaves out those that nothing calls (0.06 MB). It is compiled for its size, which takes 0.28 MB less and
+	// is as fast in the benchmarks of the store, and without tables for unwinding, which only C++ and debuggers use
+	// (0.08 MB).
+	cFlags = "-Os -ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables " +
+		"-fstack-protector-strong -D_FORTIFY_SOURCE=2 -DSQLITE_OMIT_JSON " +
+		"-Wp,-USQLITE_ENABLE_FTS3,-USQLITE_ENABLE_FTS3_PARENTHESIS,-USQLITE_ENABLE_RTREE"
 	linkFlags = "-Wl,--gc-sections,-z,relro,-z,now"
 )
 
