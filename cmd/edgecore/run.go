@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
@@ -109,6 +110,7 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 			conditions.SetError(health.ModuleFailing, module, firstLine(err))
 		}))
 	var meta *metamanager.Module
+	repaired := &recoveryNote{db: db, conditions: conditions}
 	if cfg.Modules.MetaManager.Enable {
 		meta = metamanager.New(bus, db, metamanager.Options{
 			Health:        func(err error) { conditions.SetError(health.StoreFailing, "", err) },
@@ -116,7 +118,7 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 			NoRoom:        func(object string, err error) { conditions.SetError(health.ObjectTooLarge, object, err) },
 			Memory:        memory(),
 			Connected:     func(ctx context.Context) { noteConnected(ctx, cfg.Database.DataSource, db, conditions) },
-			Synced:        func(ctx context.Context) { metamanager.ForgetRecovery(ctx, db, conditions) },
+			Synced:        repaired.sync,
 			RemoteTimeout: time.Duration(cfg.Modules.MetaManager.RemoteQueryTimeout) * time.Second,
 		})
 		if err := bus.Add(meta); err != nil {
@@ -208,6 +210,8 @@ func runAgent(ctx context.Context, inForce *configfile.InForce, running func()) 
 		} else {
 			opts.ClockSet = hub.Retry // a certificate that was not valid yet may be now
 			opts.Link, collectors = linkState(hub), append(collectors, hub)
+			repaired.hasNode = true
+			opts.Node.Reported = func(status *v1.NodeStatus) { repaired.report(ctx, status) }
 		}
 		owner := &edgedPods{}
 		if servesAPI(cfg) {

@@ -179,7 +179,13 @@ func (p *Parts) newNode() *node.Node {
 	opts.Name, opts.Status, opts.Signals = o.NodeName, p.Status.Status, o.Self.Signals
 	opts.Unready = func() error { return o.Containers.RuntimeStatus.Unready(o.Closed()) }
 	opts.Conditions, opts.Changed, opts.Found = p.Status.Conditions, p.Status.Changed, p.Status.Found
-	opts.Forgotten, opts.Reported = o.Storage.Devices.Forgotten, p.statusReported
+	opts.Forgotten = o.Storage.Devices.Forgotten
+	opts.Reported = func(status *v1.NodeStatus) {
+		p.statusReported(status)
+		if o.Registration.Reported != nil {
+			o.Registration.Reported(status)
+		}
+	}
 	opts.LabelsLeftOut = func(keys []string) {
 		if len(keys) == 0 {
 			o.Health.Clear(health.LabelsLeftOut, "")
