@@ -74,8 +74,25 @@ func status(err *apierrors.StatusError) *metav1.Status {
 
 func seconds(d time.Duration) int { return max(1, int((d+time.Second-1)/time.Second)) }
 
-// Write answers a request. It sets Retry-After if the status has a time to try again.
-func Write(w http.ResponseWriter, s *metav1.Status) {
+// answerTime is how long a client may take for an answer that the device makes itself.
+const answerTime = 10 * time.Second
+
+// Limit bounds how long the client of a request may take for a short answer, and for the body that nobody reads. Call
+// it before the answer: net/http keeps a request until both are done, also after its handler has returned, when nothing
+// counts it any more.
+func Limit(w http.ResponseWriter, r *http.Request) {
+	control, end := http.NewResponseController(w), time.Now().Add(answerTime)
+	switch {
+	case r.ProtoMajor >= 2:
+		_ = control.SetWriteDeadline(end) // of this stream; a writer that knows none is a test's
+	case r.ContentLength != 0:
+		_ = control.SetReadDeadline(end) // of this request: the server sets another one for the next
+	}
+}
+
+// Write answers a request, within the bounds of Limit. It sets Retry-After if the status has a time to try again.
+func Write(w http.ResponseWriter, r *http.Request, s *metav1.Status) {
+	Limit(w, r)
 	body, err := json.Marshal(s)
 	if err != nil { // a Status has nothing that JSON cannot hold
 		http.Error(w, s.Message, int(s.Code))

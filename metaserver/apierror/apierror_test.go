@@ -2,6 +2,7 @@ package apierror
 
 import (
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -38,7 +39,7 @@ func TestClientsUnderstand(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := httptest.NewRecorder()
-			Write(w, tc.status)
+			Write(w, httptest.NewRequest(http.MethodGet, "/", nil), tc.status)
 			var got metav1.Status
 			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 				t.Fatalf("body %q: %v", w.Body, err)

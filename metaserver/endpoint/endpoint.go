@@ -36,8 +36,10 @@ const (
 	maxSourceConns = 64
 	// headerTime is how long a client may take for its handshake, and for the header of a request.
 	headerTime = 10 * time.Second
-	maxHeader  = 32 << 10
-	maxBody    = 3 << 20
+	// writeTime is how long a client may take nothing of a connection that has something for it.
+	writeTime = time.Minute
+	maxHeader = 32 << 10
+	maxBody   = 3 << 20
 	// idleTime is how long a connection may be without a request. client-go closes its own after 90 s.
 	idleTime = 3 * time.Minute
 	// firstRetry and lastRetry bound how often an address is tried that cannot be listened on.
@@ -49,7 +51,10 @@ const (
 // for what clients send.
 func http2() *http.HTTP2Config {
 	return &http.HTTP2Config{
-		MaxConcurrentStreams:          128,
+		MaxConcurrentStreams: 128,
+		// Without it, a client that does not read its connection keeps the requests on it for ever: what ends them
+		// would be written to the same connection.
+		WriteByteTimeout:              writeTime,
 		MaxReadFrameSize:              16 << 10,
 		MaxReceiveBufferPerConnection: 128 << 10,
 		MaxReceiveBufferPerStream:     64 << 10,
@@ -214,22 +219,25 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case refusal != nil:
 		e.metrics.refuse(refusal.why)
-		apierror.Write(rec, refusal.status)
+		if caller.kind != pod {
+			rec.Header().Set("Connection", "close") // so that the rate of connections limits what it costs
+		}
+		apierror.Write(rec, r, refusal.status)
 		return
 	case caller.kind == health:
 		defer release()
-		healthy(rec)
+		healthy(rec, r)
 		return
 	case caller.kind == stranger:
 		defer release()
 		e.metrics.refuse(whyNoToken)
-		apierror.Write(rec, apierror.Unauthorized())
+		apierror.Write(rec, r, apierror.Unauthorized())
 		return
 	}
 	defer release()
 	if r.ContentLength > maxBody {
 		e.metrics.refuse(whyBody)
-		apierror.Write(rec, apierror.TooLarge(maxBody))
+		apierror.Write(rec, r, apierror.TooLarge(maxBody))
 		return
 	}
 	if r.ContentLength != 0 && !info.IsUpgrade {
@@ -240,7 +248,8 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // healthy answers a probe of the endpoint itself, as kube-apiserver does: it serves, also without a link.
-func healthy(w http.ResponseWriter) {
+func healthy(w http.ResponseWriter, r *http.Request) {
+	apierror.Limit(w, r)
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if _, err := io.WriteString(w, "ok"); err != nil {

@@ -231,7 +231,7 @@ func TestTooLarge(t *testing.T) {
 // TestConnectionsOfASource: a source has its share of connections at most.
 func TestConnectionsOfASource(t *testing.T) {
 	e := newEnv(t, account, func(e *Endpoint) {
-		e.sources.rate = ratelimit.New[netip.Addr](1000, 1000) // this test opens many at once
+		e.sources.rate = ratelimit.New[netip.Prefix](1000, 1000) // this test opens many at once
 	})
 	for range maxSourceConns + 10 {
 		conn, err := tls.Dial("tcp", e.address, e.tls)

@@ -135,6 +135,12 @@ func TestSources(t *testing.T) {
 	check("192.0.2.2", false)
 	check("10.1.0.8", false)
 	check("2001:db8::1", false)
+	own = "fe80::1" // of any interface
+	now = now.Add(addressesAge)
+	check("fe80::1", false)
+	own = "192.0.2.1"
+	now = now.Add(addressesAge)
+	check("192.0.2.1", true)
 	own = "192.0.2.2"
 	check("192.0.2.2", false)
 	now = now.Add(addressesAge)
@@ -181,7 +187,7 @@ func TestRefusedConnectionIsClosed(t *testing.T) {
 	}
 	refused := make(chan struct{}, 2)
 	s := newSources(&device{}, func() { refused <- struct{}{} })
-	s.rate = ratelimit.New[netip.Addr](0, 1) // one connection
+	s.rate = ratelimit.New[netip.Prefix](0, 1) // one connection
 	l := s.listen(inner)
 	defer l.Close()
 	accepted := make(chan error, 2)

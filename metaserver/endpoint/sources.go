@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/edgecore-io/edgecore/pkg/ratelimit"
+	"github.com/edgecore-io/edgecore/pkg/sourceaddr"
 )
 
 const (
@@ -22,7 +23,7 @@ const (
 // that have a route to it, since Linux takes packets for any of its addresses on any interface.
 type sources struct {
 	pods    Pods
-	rate    *ratelimit.Limiter[netip.Addr]
+	rate    *ratelimit.Limiter[netip.Prefix]
 	refused func()
 	// list lists the addresses of this machine.
 	list func() ([]net.Addr, error)
@@ -36,7 +37,7 @@ type sources struct {
 func newSources(pods Pods, refused func()) *sources {
 	return &sources{
 		pods:    pods,
-		rate:    ratelimit.New[netip.Addr](handshakes, handshakesBurst),
+		rate:    ratelimit.New[netip.Prefix](handshakes, handshakesBurst),
 		refused: refused,
 		list:    net.InterfaceAddrs,
 		now:     time.Now,
@@ -46,8 +47,11 @@ func newSources(pods Pods, refused func()) *sources {
 // allows reports whether a connection may be used. local is the address of this machine that it was made to.
 func (s *sources) allows(remote, local netip.Addr) bool {
 	now := s.now()
-	if !s.rate.Of(remote, now).AllowN(now, 1) { // also before the search among the pods
+	if !s.rate.Of(sourceaddr.OfAddr(remote), now).AllowN(now, 1) { // also before the search among the pods
 		return false
+	}
+	if remote.Is6() && remote.IsLinkLocalUnicast() {
+		return false // each interface has some of its own, and other machines may choose the same ones
 	}
 	return remote.IsLoopback() || remote == local || s.pods.HasAddress(remote) || s.isOwn(remote)
 }

@@ -129,8 +129,11 @@ func (u *upgraded) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// CloseWrite ends one direction, if the connection can be half-closed.
+// CloseWrite ends one direction, if the connection can be half-closed. The client has a minute to end the other one.
 func (u *upgraded) CloseWrite() error {
+	if err := u.SetReadDeadline(time.Now().Add(writeTime)); err != nil {
+		return err
+	}
 	if half, ok := u.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}

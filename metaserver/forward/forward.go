@@ -31,13 +31,17 @@ import (
 )
 
 const (
-	// maxStreams is how many requests are under way at once: cloudcore takes 64 streams of a node.
-	maxStreams = 62
+	// maxStreams is how many requests are under way at once: cloudcore takes 64 streams of a node, of which idleStreams
+	// may wait for the next request.
+	maxStreams = 56
 	// accountShort and accountLong are an account's share of the streams, for requests with an end and without. All
 	// accounts together have longStreams of the latter, so that some remain for short requests.
 	accountShort = 20
 	longStreams  = 48
 	accountLong  = 32
+	// upgrades and accountUpgrades are how many requests change their protocol, in all and of an account. cloudcore
+	// takes as many of a node.
+	upgrades, accountUpgrades = 8, 4
 	// streamWait is how long a request waits for a stream of others.
 	streamWait = 10 * time.Second
 	// idleStreams and idleFor bound the streams that wait for the next request.
@@ -74,36 +78,30 @@ type Request struct {
 
 // Forwarder forwards requests. Its methods may be called from any goroutine. Make it with New.
 type Forwarder struct {
-	streams   Streams
-	transport *http.Transport
-	proxy     *httputil.ReverseProxy
-	slots     chan struct{}
-	short     *shares.Budget[string]
-	long      *shares.Budget[string]
-	uploads   *ratelimit.Limiter[string]
+	streams    Streams
+	transports transports
+	proxy      *httputil.ReverseProxy
+	slots      chan struct{}
+	short      *shares.Budget[string]
+	long       *shares.Budget[string]
+	upgrades   *shares.Budget[string]
+	uploads    *ratelimit.Limiter[string]
 }
 
 // New makes a Forwarder. Close ends its idle streams.
 func New(streams Streams) *Forwarder {
 	f := &Forwarder{
-		streams: streams,
-		slots:   make(chan struct{}, maxStreams),
-		short:   shares.NewBudget[string](maxStreams, accountShort),
-		long:    shares.NewBudget[string](longStreams, accountLong),
-		uploads: ratelimit.New[string](uploadRate, uploadBurst),
+		streams:  streams,
+		slots:    make(chan struct{}, maxStreams),
+		short:    shares.NewBudget[string](maxStreams, accountShort),
+		long:     shares.NewBudget[string](longStreams, accountLong),
+		upgrades: shares.NewBudget[string](upgrades, accountUpgrades),
+		uploads:  ratelimit.New[string](uploadRate, uploadBurst),
 	}
-	f.transport = &http.Transport{
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return streams.Open(ctx) },
-		MaxConnsPerHost:        maxStreams,
-		MaxIdleConns:           idleStreams,
-		MaxIdleConnsPerHost:    idleStreams,
-		IdleConnTimeout:        idleFor,
-		ResponseHeaderTimeout:  answerWait,
-		MaxResponseHeaderBytes: maxAnswerHeader,
-	}
+	f.transports = newTransports(streams)
 	f.proxy = &httputil.ReverseProxy{
 		Rewrite:       rewrite,
-		Transport:     f.transport,
+		Transport:     f.transports,
 		FlushInterval: -1, // after each part that arrives
 		ErrorHandler:  f.fail,
 		ErrorLog:      log.New(io.Discard, "", 0), // fail logs them
@@ -112,7 +110,43 @@ func New(streams Streams) *Forwarder {
 }
 
 // Close closes the streams that wait for a request. Requests under way end with their contexts.
-func (f *Forwarder) Close() { f.transport.CloseIdleConnections() }
+func (f *Forwarder) Close() { f.transports.again.CloseIdleConnections() }
+
+// transports send requests over streams.
+type transports struct {
+	// again uses a stream again for the next request. If the stream ends before there is an answer, it repeats a
+	// request that changes nothing, as far as its method says. once opens a stream for each request, repeats nothing,
+	// and waits for an answer as long as it takes.
+	again, once *http.Transport
+}
+
+func newTransports(streams Streams) transports {
+	made := func() *http.Transport {
+		return &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return streams.Open(ctx)
+			},
+			MaxIdleConns:           idleStreams,
+			MaxIdleConnsPerHost:    idleStreams,
+			IdleConnTimeout:        idleFor,
+			MaxResponseHeaderBytes: maxAnswerHeader,
+		}
+	}
+	t := transports{again: made(), once: made()}
+	t.again.ResponseHeaderTimeout = answerWait
+	t.once.DisableKeepAlives = true
+	return t
+}
+
+// RoundTrip implements http.RoundTripper. A log that is followed has no answer before its first line, an exec may be a
+// GET, and net/http takes a request with a key for one that can be repeated.
+func (t transports) RoundTrip(r *http.Request) (*http.Response, error) {
+	fl, ok := r.Context().Value(flightKey{}).(*flight)
+	if ok && fl.info.IsLong() || r.Header["Idempotency-Key"] != nil || r.Header["X-Idempotency-Key"] != nil {
+		return t.once.RoundTrip(r)
+	}
+	return t.again.RoundTrip(r)
+}
 
 // Streams returns how many streams are in use.
 func (f *Forwarder) Streams() int { return len(f.slots) }
@@ -129,12 +163,12 @@ type flightKey struct{}
 // Serve forwards a request, and answers it.
 func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, req *Request) {
 	if is, since := f.streams.Connected(); !is {
-		apierror.Write(w, apierror.Offline(&req.Info, since))
+		apierror.Write(w, r, apierror.Offline(&req.Info, since))
 		return
 	}
 	release, refused := f.take(r.Context(), req)
 	if refused != nil {
-		apierror.Write(w, refused)
+		apierror.Write(w, r, refused)
 		return
 	}
 	defer release()
@@ -164,9 +198,21 @@ func (f *Forwarder) take(ctx context.Context, req *Request) (release func(), ref
 	if req.Info.IsLong() {
 		share = f.long
 	}
+	tooMany := apierror.TooManyRequests("too many requests of service account "+req.Account+" are under way on this "+
+		"device", tooManyRetry)
 	if !share.Take(req.Account, 1) {
-		return nil, apierror.TooManyRequests("too many requests of service account "+req.Account+" are under way on "+
-			"this device", tooManyRetry)
+		return nil, tooMany
+	}
+	giveBack := func() { share.Return(req.Account, 1) }
+	if req.Info.IsUpgrade {
+		if !f.upgrades.Take(req.Account, 1) {
+			giveBack()
+			return nil, tooMany
+		}
+		giveBack = func() {
+			f.upgrades.Return(req.Account, 1)
+			share.Return(req.Account, 1)
+		}
 	}
 	timer := time.NewTimer(streamWait)
 	defer timer.Stop()
@@ -174,12 +220,12 @@ func (f *Forwarder) take(ctx context.Context, req *Request) (release func(), ref
 	case f.slots <- struct{}{}:
 		return func() {
 			<-f.slots
-			share.Return(req.Account, 1)
+			giveBack()
 		}, nil
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	share.Return(req.Account, 1)
+	giveBack()
 	return nil, apierror.TooManyRequests("too many requests are under way on this device", tooManyRetry)
 }
 
@@ -189,6 +235,8 @@ func rewrite(r *httputil.ProxyRequest) {
 	out.URL.Scheme, out.URL.Host, out.Host = "http", host, host
 	out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy drops what it cannot parse
 	out.Header.Del("Expect")             // the body is here already, or about to be
+	// Also if the client names it as a header of the connection: it would be anonymous then.
+	out.Header["Authorization"] = r.In.Header["Authorization"]
 	if !acceptsGzip(out.Header.Values("Accept-Encoding")) {
 		out.Header.Del("Accept-Encoding") // the transport asks for gzip, and decompresses
 	}
@@ -221,7 +269,10 @@ func (f *Forwarder) fail(w http.ResponseWriter, r *http.Request, err error) {
 	is, since := f.streams.Connected()
 	klog.V(2).InfoS("Request to the API server failed", "verb", fl.info.Verb, "object", fl.info.String(), "sent",
 		fl.sent.Load(), "err", err)
-	apierror.Write(w, answer(fl.info, err, fl.sent.Load(), is, since))
+	if c, ok := w.(*client); ok {
+		w = c.ResponseWriter // whose time to write is not extended
+	}
+	apierror.Write(w, r, answer(fl.info, err, fl.sent.Load(), is, since))
 }
 
 // answer decides what a client is told about a request that failed.

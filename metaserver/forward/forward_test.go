@@ -163,6 +163,31 @@ func TestStreamsAreReused(t *testing.T) {
 	}
 }
 
+// TestSentOnce: requests without an end, upgrades, and those that net/http would repeat have a stream of their own, on
+// which nothing is sent twice.
+func TestSentOnce(t *testing.T) {
+	e := newEnv(t, false, func(http.ResponseWriter, *http.Request) {})
+	requests := []func(){
+		func() { read(t, e.do(t, http.MethodGet, "/api/v1/pods?watch=true", nil)) },
+		func() { read(t, e.do(t, http.MethodGet, "/api/v1/namespaces/a/pods/b/log?follow=true", nil)) },
+		func() {
+			read(t, e.do(t, http.MethodDelete, "/api/v1/namespaces/a/pods/b", nil, "Idempotency-Key", "1"))
+		},
+		func() {
+			read(t, e.do(t, http.MethodGet, "/api/v1/namespaces/a/pods/b/exec", nil,
+				"Connection", "Upgrade", "Upgrade", "websocket"))
+		},
+	}
+	for i, request := range requests {
+		for n := range 2 {
+			request()
+			if got, want := e.opened.Load(), int32(2*i+n+1); int32(got) != want {
+				t.Fatalf("request %d: %d streams were opened, want %d", i, got, want)
+			}
+		}
+	}
+}
+
 // TestWatchIsPassedOnAtOnce: the header comes before the first event, and each event when it happens. The end of the
 // client ends the request to the API server.
 func TestWatchIsPassedOnAtOnce(t *testing.T) {

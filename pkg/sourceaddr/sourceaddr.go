@@ -20,16 +20,17 @@ func Of(address net.Addr) netip.Prefix {
 		ip = a.IP
 	}
 	addr, _ := netip.AddrFromSlice(ip)
-	return of(addr)
+	return OfAddr(addr)
 }
 
 // Parse returns the source of an address with a port, as in http.Request.RemoteAddr.
 func Parse(remote string) netip.Prefix {
 	a, _ := netip.ParseAddrPort(remote)
-	return of(a.Addr())
+	return OfAddr(a.Addr())
 }
 
-func of(addr netip.Addr) netip.Prefix {
+// OfAddr returns the source of an address without a port.
+func OfAddr(addr netip.Addr) netip.Prefix {
 	addr = addr.Unmap().WithZone("")
 	bits := addr.BitLen()
 	if addr.Is6() && !addr.IsLoopback() {

@@ -39,6 +39,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/edgecore-io/edgecore/pkg/ratelimit"
 	"github.com/edgecore-io/edgecore/pkg/shares"
 )
 
@@ -55,6 +56,11 @@ const (
 	// Each takes a connection to kube-apiserver, and so an open file.
 	upgrades     = 512
 	nodeUpgrades = 8
+	// nodeRate and nodeBurst are requests of a node, in a second and at once. kube-apiserver does not limit those whose
+	// token it does not know.
+	nodeRate, nodeBurst = 200, 400
+	// endTime is how long a node may take to end its direction of an upgraded connection after the other one has ended.
+	endTime = time.Minute
 )
 
 // Options configures a Proxy. Config is required.
@@ -72,6 +78,7 @@ type Proxy struct {
 	forward    *httputil.ReverseProxy
 	streams    *streamListener
 	upgrades   *shares.Budget[string]
+	rates      *ratelimit.Limiter[string]
 	gzips      *compressors
 	answered   *prometheus.CounterVec
 	// handlers are the running requests. closing is guarded by mu.
@@ -96,6 +103,7 @@ func New(o Options) (*Proxy, error) {
 		transports: newTransports(anonymous, config),
 		streams:    newStreamListener(),
 		upgrades:   shares.NewBudget[string](upgrades, nodeUpgrades),
+		rates:      ratelimit.New[string](nodeRate, nodeBurst),
 		gzips:      newCompressors(),
 		answered: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cloudcore_api_forwarded_total",
@@ -187,6 +195,10 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	defer a.releaseWriter()
+	if now := time.Now(); !p.rates.Of(node, now).AllowN(now, 1) {
+		writeStatus(a, tooFast(node), 1)
+		return
+	}
 	if refused := check(r); refused != nil {
 		writeStatus(a, refused, 0)
 		return
@@ -216,6 +228,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 // the client names as such.
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	r.SetURL(p.base)
+	r.Out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy drops what it cannot parse
 	header := r.Out.Header
 	for name := range header {
 		if ofOthers(name) {
@@ -252,16 +265,15 @@ func isUpgrade(r *http.Request) bool { return r.Header.Get("Upgrade") != "" }
 
 // isWatch reports whether a request asks for a watch, as kube-apiserver decides it.
 func isWatch(r *http.Request) bool {
-	switch strings.ToLower(r.URL.Query().Get("watch")) {
-	case "1", "t", "true":
-		return true
-	}
-	return strings.Contains(r.URL.Path, "/watch/")
+	values := r.URL.Query()["watch"]
+	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false") ||
+		strings.Contains(r.URL.Path, "/watch/")
 }
 
 // transports connect to kube-apiserver without credentials.
 type transports struct {
-	// all shares connections of HTTP/2; upgrade uses HTTP/1.1, which alone can change the protocol.
+	// all shares connections of HTTP/2. upgrade uses HTTP/1.1, which alone can change the protocol, with a connection
+	// for each request, which is never sent twice: an exec may be a GET.
 	all, upgrade *http.Transport
 }
 
@@ -297,12 +309,15 @@ func newTransports(rc *rest.Config, config *tls.Config) transports {
 		}
 		return t
 	}
-	return transports{made(true), made(false)}
+	upgrade := made(false)
+	upgrade.DisableKeepAlives = true
+	return transports{made(true), upgrade}
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t transports) RoundTrip(r *http.Request) (*http.Response, error) {
-	if isUpgrade(r) {
+	// net/http takes a request with a key for one that can be repeated.
+	if isUpgrade(r) || r.Header["Idempotency-Key"] != nil || r.Header["X-Idempotency-Key"] != nil {
 		return t.upgrade.RoundTrip(r)
 	}
 	return t.all.RoundTrip(r)
@@ -319,8 +334,11 @@ type nodeConn struct {
 	node string
 }
 
-// CloseWrite ends the sending direction.
+// CloseWrite ends the sending direction. The node has endTime to end the other one.
 func (c nodeConn) CloseWrite() error {
+	if err := c.SetReadDeadline(time.Now().Add(endTime)); err != nil {
+		return err
+	}
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}

@@ -230,7 +230,6 @@ func TestNoCredentialsOfCloudcore(t *testing.T) {
 		"Authorization as a header of the connection": func(r *http.Request) {
 			r.Header.Set("Connection", "Authorization")
 		},
-		"basic": func(r *http.Request) { r.Header.Set("Authorization", "Basic eDp5") },
 	} {
 		r := e.request(http.MethodGet, "/api/v1/pods", nil)
 		change(r)
@@ -262,6 +261,8 @@ func TestAnonymous(t *testing.T) {
 	for _, change := range []func(r *http.Request){
 		func(r *http.Request) { r.Header.Del("Authorization") },
 		func(r *http.Request) { r.Header.Set("Authorization", "") },
+		func(r *http.Request) { r.Header.Set("Authorization", "Basic YTpi") },
+		func(r *http.Request) { r.Header.Set("Authorization", "Bearer ") },
 		func(r *http.Request) {
 			r.Header.Del("Authorization")
 			r.Header.Set("Connection", "Upgrade")
@@ -276,8 +277,8 @@ func TestAnonymous(t *testing.T) {
 	if n := len(e.requests()); n != 0 {
 		t.Errorf("kube-apiserver has seen %d requests, want none", n)
 	}
-	if got := e.counted("401"); got != 3 {
-		t.Errorf("cloudcore_api_forwarded_total{code=\"401\"} = %v, want 3", got)
+	if got := e.counted("401"); got != 5 {
+		t.Errorf("cloudcore_api_forwarded_total{code=\"401\"} = %v, want 5", got)
 	}
 }
 
@@ -689,5 +690,38 @@ func TestUserAgent(t *testing.T) {
 		if got := userAgent(own, node); got != want {
 			t.Errorf("userAgent(%q) = %q, want %q", own, got, want)
 		}
+	}
+}
+
+// TestIsWatch: what kube-apiserver takes for a watch is not compressed.
+func TestIsWatch(t *testing.T) {
+	for uri, want := range map[string]bool{
+		"/api/v1/pods":             false,
+		"/api/v1/pods?watch=0":     false,
+		"/api/v1/pods?watch=False": false,
+		"/api/v1/pods?watch=true":  true,
+		"/api/v1/pods?watch=yes":   true,
+		"/api/v1/pods?watch":       true,
+		"/api/v1/watch/pods":       true,
+	} {
+		if got := isWatch(httptest.NewRequest(http.MethodGet, uri, nil)); got != want {
+			t.Errorf("isWatch(%s) = %v, want %v", uri, got, want)
+		}
+	}
+}
+
+// TestRate: a node that sends too many requests gets 429, and kube-apiserver does not see them; others are served.
+func TestRate(t *testing.T) {
+	e := start(t, func(http.ResponseWriter, *http.Request) {})
+	now := time.Now()
+	e.proxy.rates.Of(node, now).ReserveN(now, nodeBurst)
+	e.proxy.rates.Of(node, now).ReserveN(now, nodeBurst) // for two seconds to come
+	answer, body := e.do(e.request(http.MethodGet, "/api/v1/pods", nil))
+	wantStatus(t, answer, body, 429, metav1.StatusReasonTooManyRequests, "1")
+	if n := len(e.requests()); n != 0 {
+		t.Errorf("kube-apiserver has seen %d requests, want none", n)
+	}
+	if !e.proxy.rates.Of("edge-2", now).AllowN(now, 1) {
+		t.Error("another node may send nothing, want it to")
 	}
 }

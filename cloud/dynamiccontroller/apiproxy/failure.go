@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,7 +29,7 @@ func status(code int, reason metav1.StatusReason, message string) *metav1.Status
 // check returns the answer to a request that is not forwarded; nil: it is.
 func check(r *http.Request) *metav1.Status {
 	switch {
-	case r.Header.Get("Authorization") == "":
+	case !hasToken(r.Header.Get("Authorization")): // kube-apiserver would take it for anonymous
 		return status(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "Unauthorized")
 	case r.Method == http.MethodConnect:
 		return status(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
@@ -37,6 +38,17 @@ func check(r *http.Request) *metav1.Status {
 		return tooLarge()
 	}
 	return nil
+}
+
+// hasToken reports whether an Authorization is a bearer token, as kube-apiserver reads it.
+func hasToken(authorization string) bool {
+	scheme, token, _ := strings.Cut(strings.TrimSpace(authorization), " ")
+	return strings.EqualFold(scheme, "bearer") && strings.TrimSpace(token) != ""
+}
+
+func tooFast(node string) *metav1.Status {
+	return status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, fmt.Sprintf("node %s sends more "+
+		"than %d requests a second to the Kubernetes API: try again later", node, nodeRate))
 }
 
 func tooLarge() *metav1.Status {

@@ -46,9 +46,10 @@ type Endpoint struct {
 	CA func() []byte
 }
 
-// UsedBy reports whether a pod uses the endpoint. Only pods with a token for the API do.
+// UsedBy reports whether a pod uses the endpoint. Only pods with a token for the API do, and without the annotation
+// only those that have the cluster's CA beside it, to which the device's is added: others would not trust the endpoint.
 func (e *Endpoint) UsedBy(pod *v1.Pod) bool {
-	if e == nil || !slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return hasToken(v.Projected) }) {
+	if e == nil || !hasVolume(pod, hasToken) {
 		return false
 	}
 	switch pod.Annotations[Annotation] {
@@ -57,7 +58,18 @@ func (e *Endpoint) UsedBy(pod *v1.Pod) bool {
 	case "false":
 		return false
 	}
-	return e.Access == All
+	return e.Access == All && hasVolume(pod, func(p *v1.ProjectedVolumeSource) bool { return hasToken(p) && hasCA(p) })
+}
+
+func hasVolume(pod *v1.Pod, is func(*v1.ProjectedVolumeSource) bool) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v v1.Volume) bool { return is(v.Projected) })
+}
+
+// hasCA reports whether a volume has the CA of the cluster's API server.
+func hasCA(volume *v1.ProjectedVolumeSource) bool {
+	return slices.ContainsFunc(volume.Sources, func(s v1.VolumeProjection) bool {
+		return s.ConfigMap != nil && s.ConfigMap.Name == RootCA
+	})
 }
 
 // hasToken reports whether a volume has a token for the API.

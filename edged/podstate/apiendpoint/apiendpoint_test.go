@@ -18,6 +18,7 @@ func pod(annotation string, audiences ...string) *v1.Pod {
 		p.Spec.Volumes = append(p.Spec.Volumes, v1.Volume{VolumeSource: v1.VolumeSource{
 			Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
 				{ServiceAccountToken: &v1.ServiceAccountTokenProjection{Audience: audience}},
+				{ConfigMap: &v1.ConfigMapProjection{LocalObjectReference: v1.LocalObjectReference{Name: RootCA}}},
 			}},
 		}})
 	}
@@ -34,7 +35,16 @@ func endpoint(access string) *Endpoint {
 	}
 }
 
+// withoutCA is a pod whose tokens have no CA beside them.
+func withoutCA(p *v1.Pod) *v1.Pod {
+	for _, volume := range p.Spec.Volumes {
+		volume.Projected.Sources = volume.Projected.Sources[:1]
+	}
+	return p
+}
+
 // TestUsedBy: the annotation goes before the setting, and a pod without a token for the API never uses the endpoint.
+// One that would not trust it does if it says so.
 func TestUsedBy(t *testing.T) {
 	for _, tc := range []struct {
 		access string
@@ -47,6 +57,8 @@ func TestUsedBy(t *testing.T) {
 		{All, pod("", "vault"), false},
 		{All, pod("true", "vault", ""), true},
 		{All, pod("true"), false},
+		{All, withoutCA(pod("", "")), false},
+		{All, withoutCA(pod("true", "")), true},
 		{Annotated, pod("", ""), false},
 		{Annotated, pod("true", ""), true},
 		{None, pod("", ""), false},
