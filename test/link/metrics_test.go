@@ -141,7 +141,9 @@ func literals(t *testing.T) []string {
 	t.Helper()
 	text := regexp.MustCompile(`"([a-z_]{4,})"`)
 	var list []string
-	for _, folder := range []string{"edged", "edgehub", "eventbus", "devicetwin", "metamanager", "cloud", "cmd"} {
+	for _, folder := range []string{
+		"edged", "edgehub", "eventbus", "devicetwin", "metamanager", "metaserver", "cloud", "cmd",
+	} {
 		err := filepath.WalkDir(filepath.Join("..", "..", folder), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
 				return err
