@@ -337,8 +337,8 @@ func TestDelivery(t *testing.T) {
 	events, caughtUp, _ = start()
 	wait.Receive(t, "the end of being behind", caughtUp)
 	publish(t, other, "x/n", "live")
-	// A client that falls behind, as on a busy machine, ends the connection. The broker sends the rest again, after what
-	// was sent already, and the copy once more.
+	// A client that falls behind, as on a busy machine, ends the connection. The broker sends the rest again, after
+	// what was sent already, and the copy once more.
 	kept, copies, seen := event{"kept", topic.Retained}, 0, map[string]bool{}
 	for len(seen) < waiting || copies == 0 {
 		got := wait.Receive(t, "what waited, and the copy", events)
