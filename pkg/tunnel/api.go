@@ -205,12 +205,13 @@ type apiStream struct {
 	a *APIAcceptor
 }
 
-// Close ends both directions. What was written reaches the node. It does nothing if both have ended.
+// Close ends both directions. What was written reaches the node. It does nothing if both have ended, or the node has
+// reset the stream.
 func (s apiStream) Close() error {
 	err := s.Stream.Close()
 	s.a.closed(s.StreamID())
 	s.lose(nil)
-	if errors.Is(err, yamux.ErrStreamClosed) {
+	if _, reset := errors.AsType[*yamux.StreamError](err); reset || errors.Is(err, yamux.ErrStreamClosed) {
 		return nil
 	}
 	return err
