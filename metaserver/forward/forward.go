@@ -16,7 +16,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
-	"net/textproto"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/edgecore-io/edgecore/metaserver/apierror"
 	"github.com/edgecore-io/edgecore/metaserver/apirequest"
+	"github.com/edgecore-io/edgecore/pkg/acceptgzip"
 	"github.com/edgecore-io/edgecore/pkg/ratelimit"
 	"github.com/edgecore-io/edgecore/pkg/shares"
 )
@@ -237,27 +237,12 @@ func rewrite(r *httputil.ProxyRequest) {
 	out.Header.Del("Expect")             // the body is here already, or about to be
 	// Also if the client names it as a header of the connection: it would be anonymous then.
 	out.Header["Authorization"] = r.In.Header["Authorization"]
-	if !acceptsGzip(out.Header.Values("Accept-Encoding")) {
+	if !acceptgzip.By(out.Header) {
 		out.Header.Del("Accept-Encoding") // the transport asks for gzip, and decompresses
 	}
 	if _, ok := out.Header["User-Agent"]; !ok {
 		out.Header["User-Agent"] = nil // not that of Go
 	}
-}
-
-// acceptsGzip reports whether a client takes gzip, by its Accept-Encoding. A weight of 0 refuses it.
-func acceptsGzip(values []string) bool {
-	for _, value := range values {
-		for part := range strings.SplitSeq(value, ",") {
-			name, params, _ := strings.Cut(part, ";")
-			if !strings.EqualFold(textproto.TrimString(name), "gzip") {
-				continue
-			}
-			q, ok := strings.CutPrefix(strings.ToLower(strings.ReplaceAll(params, " ", "")), "q=")
-			return !ok || strings.Trim(q, "0.") != ""
-		}
-	}
-	return false
 }
 
 // fail answers a request that was not answered by kube-apiserver.

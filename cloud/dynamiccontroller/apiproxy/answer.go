@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/edgecore-io/edgecore/pkg/acceptgzip"
 	"github.com/edgecore-io/edgecore/pkg/shares"
 )
 
@@ -55,22 +56,7 @@ func (c *compressors) returnWriter(node string, w *gzip.Writer) {
 // mayCompress reports whether the answer to a request may be compressed here.
 func mayCompress(r *http.Request) bool {
 	return r.Method != http.MethodHead && !isWatch(r) && !isUpgrade(r) &&
-		acceptsGzip(r.Header.Values("Accept-Encoding"))
-}
-
-// acceptsGzip reports whether a client takes gzip.
-func acceptsGzip(values []string) bool {
-	for _, value := range values {
-		for coding := range strings.SplitSeq(value, ",") {
-			name, weight, _ := strings.Cut(coding, ";")
-			weight = strings.ReplaceAll(weight, " ", "")
-			refused := weight == "q=0" || strings.HasPrefix(weight, "q=0.0")
-			if strings.EqualFold(strings.TrimSpace(name), "gzip") && !refused {
-				return true
-			}
-		}
-	}
-	return false
+		acceptgzip.By(r.Header)
 }
 
 // answer writes an answer, compressed if that is allowed and worth it. One goroutine at a time uses it.

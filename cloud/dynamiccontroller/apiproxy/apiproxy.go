@@ -4,8 +4,8 @@
 // It promises:
 //
 //   - kube-apiserver sees the credentials of the client alone. cloudcore's own are not even known here: of the
-//     configuration, the address and what is needed to trust the server are used. A request without Authorization is
-//     answered 401 here and not forwarded.
+//     configuration, the address and what is needed to trust the server are used. A request without a bearer token is
+//     answered 401 here and not forwarded. A node may send 200 requests a second.
 //   - Headers that speak for others do not pass: those of a proxy that authenticates (X-Remote-*), those that claim
 //     where a request comes from (X-Forwarded-*, X-Real-Ip), and those of a connection. Impersonate-* pass, and
 //     kube-apiserver judges them by the client's rights. The node's name is added to the User-Agent, for audit logs.
